@@ -3,8 +3,8 @@
 
 A program, the state of an optimizer and a trainer find their backend once, from the target, and
 call it for everything that differs between targets; a tensor's backend follows from its memory.
-CPU kernels are beside the operators that they compute; a backend may replace them. This module
-does not import TVM; the backends do.
+CPU kernels are defined next to their operators; a backend may replace them. This module does not
+import TVM; the backends do.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Backend(ABC):
     memory : int
         DLPack device type of the tensors that its programs read.
     hoists : bool
-        Whether programs run on the host, compiled kernel by kernel, in memory that the caller
-        allocates. Otherwise they allocate from TVM's pool on a device.
+        Whether programs run on the host, in buffers that the caller allocates, and are compiled
+        kernel by kernel. Otherwise they allocate device memory from TVM's pool.
     row_formats : frozenset of str
         Dtypes in which it can store the rows of tables.
     plans : tuple of str
         Values of `Trainer`'s argument `plan`, which decides where the rows of a batch are sorted.
     most_weights_dense : int
-        A table of at most this many weights is updated as a whole if that changes no bit.
+        Tables of at most this many weights are updated as a whole, if the result has the same bits.
     is_present : bool
         Whether the machine has the hardware, usable or not.
     """
@@ -76,7 +76,7 @@ class Backend(ABC):
 
     @property
     def caches(self) -> bool:
-        """Whether compiled code is cached on disk; the key covers only this package's sources."""
+        """Whether to cache compiled code on disk: the key covers only this package's backends."""
         return type(self).__module__.startswith("sparsetrain.")
 
     # --- The machine ---------------------------------------------------------------------------
@@ -105,7 +105,9 @@ class Backend(ABC):
 
     @abstractmethod
     def kernel(self, name: str, host: Any) -> Any:
-        """Return the replacement for `host`, the CPU's kernel maker; None for TVM's own kernel.
+        """Return the function that makes kernel `name`, in place of the CPU's `host`.
+
+        None means that TVM's own kernel is used.
 
         Raises
         ------
@@ -145,7 +147,7 @@ class Backend(ABC):
 
     @abstractmethod
     def totals(self, arrays: list[Any]) -> list[float]:
-        """Return the sum of each (n,) array, added in an order fixed by n; all have one dtype."""
+        """Return the sum of each array (n,), all of one dtype; n determines the order of adding."""
 
     @abstractmethod
     def update_step(
@@ -168,7 +170,7 @@ class Backend(ABC):
 
 
 _by_kind: dict[str, Backend] = {}
-_by_memory: dict[int, Backend] = {}  # the first backend with this memory
+_by_memory: dict[int, Backend] = {}  # DLPack device type -> the first backend registered for it
 
 
 def register(backend: Backend) -> None:

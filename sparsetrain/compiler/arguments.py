@@ -150,7 +150,7 @@ class Arguments:
         return found
 
     def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> dict[str, tuple[int, int]]:
-        """Check that a symbol has one extent; return its first argument's position and extent."""
+        """Check that each symbol has one extent; return it with its first argument's position."""
         seen: dict[str, tuple[int, int]] = {}
         for position, axis, symbol in self._symbols:
             shape = bound[position].shape
@@ -201,7 +201,7 @@ class Arguments:
                     )
 
     def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """Check that extents computed from the arguments' satisfy the operators' assumptions."""
+        """Check that the extents in this call satisfy the operators' assumptions."""
         extents, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
         for problem in filter(None, (demand.problem(extents) for demand in self._demands)):
             given = ", ".join(f"{s} = {n} of {names[at]!r}" for s, (at, n) in seen.items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile errors, as one line that names the operator.
+"""Compile errors in one line that names the operator.
 
 TVM reports an internal error or a failed assertion without naming the operator. After such an
 error, each operator is lowered by itself, and the message names the first operator that fails.

@@ -98,7 +98,7 @@ def with_rows(
     """Return the function with symbols as the numbers of rows of the arguments in `rows`.
 
     With `as_computed`, these arguments (tables) have the width and dtype that kernels compute
-    with, not those in which they are stored.
+    with, in place of the stored width and dtype.
     """
     given = {
         param: relax.Var(param.name, _type(param, letter, as_computed))

@@ -101,9 +101,9 @@ class Program:
         return f"<b>{escape(str(self))}</b>\n{table(rows, ('argument', 'shape', 'dtype'))}"
 
     def flops_spared(self, inputs: Mapping[str, Any]) -> int:
-        """Return how many multiplications and additions dead rows save in the forward products.
+        """Return how many FLOPs of forward products are saved because dead rows are not computed.
 
-        The shapes of `inputs` determine the number.
+        The number depends on the shapes of `inputs`.
         """
         extents = {
             symbol: int(inputs[name].shape[axis])
@@ -129,7 +129,7 @@ class Program:
 
     @property
     def _compiled_from(self) -> tvm.IRModule:
-        """The module to compile, with lookups for `take` and symbolic numbers of table rows."""
+        """The module to compile: `take` becomes a lookup, numbers of table rows are symbolic."""
         return with_free_rows(take_as_lookup(self.module), self.function)
 
     @cached_property

@@ -31,7 +31,7 @@ _tell: ContextVar[Callable[[bool], None]] = ContextVar("_tell", default=lambda k
 
 @contextmanager
 def announcing(tell: Callable[[bool], None]) -> Iterator[None]:
-    """Before compiling an uncached program, call `tell(kept)`: whether it will be cached."""
+    """Call `tell` before each compilation of a program, with whether the result will be cached."""
     token = _tell.set(tell)
     try:
         yield

@@ -25,8 +25,8 @@ class Cpu(Backend):
 
     kind, memory, hoists = "llvm", CPU_MEMORY, True
     row_formats = frozenset({"float32", "float64", "float16", "bfloat16", "int8", "uint8"})
-    # The size at which both ways take equally long for a batch of 128 ids, found by
-    # benchmarks/update.py; for 2,048 ids it is larger.
+    # With 128 ids, updating the rows takes as long as updating a whole table of this size
+    # (benchmarks/update.py); with 2,048 ids the size is larger.
     most_weights_dense = 2**17
 
     def target(self) -> Target:

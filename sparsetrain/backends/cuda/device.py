@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA device: its target, why it is unavailable, and how its kernels are compiled.
+"""The CUDA device: its target, why it may be unavailable, and how its kernels are compiled.
 
 nvcc compiles kernels without fast-math. With fast-math, TVM's default, square roots and divisions
 would be rounded differently than on a CPU, and `expf` would be an approximation. The environment
@@ -14,8 +14,8 @@ import shutil
 from functools import lru_cache
 from typing import Any
 
-# TVM reads these variables at every compilation. Options cannot undo all of fast-math in NVRTC, so
-# the compiler is nvcc.
+# TVM reads these variables at every compilation. In NVRTC, no option undoes everything that
+# fast-math replaces, so the compiler is nvcc.
 os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
 os.environ.setdefault("TVM_CUDA_NVCC_NO_FAST_MATH", "1")
 os.environ.setdefault(

@@ -16,7 +16,7 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 
 
 def write_kernel(width: int, dtype: str, combine: Callable[[Any, Any], Any]) -> PrimFunc:
-    """Return ``write(x, ids, new, out)``: x, with the rows `new` combined into its rows `ids`."""
+    """Return ``write(x, ids, new, out)``, which copies x and combines `new` into its rows `ids`."""
     with kernel("write") as built:
         height, count = extents(2)
         x, ids = buffer("x", (height, width), dtype), buffer("ids", (count,), "int64")

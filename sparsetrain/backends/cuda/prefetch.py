@@ -2,8 +2,8 @@
 """Prefetching of batches to a device while it computes: they are checked, copied and sorted.
 
 A separate thread turns batches into the program's inputs and sends them to the device
-(`StagingRing`). It may also sort the batch's rows and send the resulting plan, so that the device
-need not sort. Both plans give the same bits and differ only in time.
+(`StagingRing`). It may also sort the batch's rows and send the resulting plan; otherwise the device
+makes the plan. Both plans give the same bits and differ only in time.
 
 By default the host sorts batches of at most `HOST_LOOKUPS` ids, in parallel with the running step;
 the device would sort between computing gradients and updates. For 53,248 ids, the sort took 0.5 ms
@@ -40,13 +40,13 @@ class Ready(NamedTuple):
     """A batch, and its inputs, which are being copied to the device."""
 
     batch: Batch
-    rows: Mapping[str, str]  # parameter of which rows are read -> name of the array with their ids
+    rows: Mapping[str, str]  # parameter read by rows -> name of the array with the row ids
     stage: StagingRing
     staged: StagedBatch
     planned: Mapping[str, str]  # parameter with a plan -> name of the input that the plan sorts
 
     def plan(self, name: str, indices: runtime.NDArray) -> CoalescePlan | None:
-        """Return the plan of a parameter's rows, or None unless it is a plan of `indices`."""
+        """Return the plan of a parameter's rows if it sorts `indices`, else None."""
         tensors = self.staged.tensors
         source = tensors.get(self.planned.get(name, ""))
         if source is None or source.data_ptr() != indices.data_ptr():
@@ -152,7 +152,7 @@ class DevicePrefetcher:
         return Ready(batch, sources, stage, stage.send(slot, arrays), planned)
 
     def _plans(self, rows: Mapping[str, Any]) -> dict[str, CoalescePlan]:
-        """Make the plans that the host makes; none if the step coalesces in a different way."""
+        """Sort rows on the host into plans; make none if the step coalesces in a different way."""
         trainer = self._trainer
         if trainer.optimizer.clip_norm is not None or trainer.params.lagging:
             return {}
@@ -167,7 +167,7 @@ class DevicePrefetcher:
 
 
 def _flat(rows: Any) -> runtime.NDArray:
-    """Return row ids as a flat tensor; a tensor is not copied."""
+    """Return row ids as a flat tensor; ids in a tensor are not copied."""
     if isinstance(rows, runtime.NDArray):
         return reshape_view(rows, (prod(rows.shape),))
     return runtime.as_tensor(np.ravel(rows))

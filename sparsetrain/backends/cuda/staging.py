@@ -38,7 +38,7 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of bytes on the host, and as many on the device."""
+        """Size in bytes of the host memory, and of the device memory."""
         return int(self.host.shape[0])
 
 

@@ -3,8 +3,8 @@
 
 Walking backwards from the results, the pass records for each value whether all its readers read the
 same rows (`Rows`), or whether it is read as a whole. An operator with a rule computes only the rows
-that are read; of an operand that is computed as a whole, it takes these rows. The pass runs before
-differentiation, so the reverse pass has fewer rows too.
+that are read. If its operand is computed as a whole, these rows are selected from the operand. The
+pass runs before differentiation, so the reverse pass has fewer rows too.
 
 Invariant: results have the same bits, because kernels compute each row independently. Cost: one
 walk through the bindings, and a second one if rows can be skipped.
@@ -312,7 +312,7 @@ class _Rebuilt:
         if value in self._selected:
             return self._selected[value]
         source = self._rename(value)
-        if value in self._plan.of_params:  # an operand beside an activation has a dense gradient
+        if value in self._plan.of_params:  # used with an activation, so its gradient is dense
             source = emit(densify(source))
         taken = emit(rows.of.take(source, rows.axis))
         return emit(as_matrix(taken)) if taken.ty.ndim > 1 else taken

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that computes repeated input rows once, such as a user's numbers beside many items.
+"""Pass that computes repeated input rows once, such as a user's features next to many items.
 
 The inputs hold each distinct row once; an additional argument maps rows of the batch to these rows.
 Operators with a rule in `row_rules` run on the distinct rows. Their results are gathered into the
@@ -133,7 +133,7 @@ class _Shared:
             self._new[var] = bind(builder, renamed(value, self._whole), var.name)
 
     def _needs(self, var: relax.Var, value: Any) -> list[tuple[Any, int | None]] | None:
-        """Return `needs_of` a value that only distinct rows and parameters determine, else None."""
+        """Return `needs_of` if a value depends only on distinct rows and parameters, else None."""
         if not isinstance(var, relax.DataflowVar) or self._once.keys().isdisjoint(used_vars(value)):
             return None
         needs = needs_of(value, self._rows) or []

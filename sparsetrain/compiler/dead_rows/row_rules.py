@@ -42,7 +42,7 @@ class Rows(NamedTuple):
         return self._replace(axis=axis)
 
     def same(self, other: Any) -> bool:
-        """Whether `other` is the same rows along the same axis."""
+        """Whether `other` selects the same rows along the same axis."""
         return isinstance(other, Rows) and (self.axis, self.of.key) == (other.axis, other.of.key)
 
     def shape(self, whole: Sequence[Any]) -> list[Any]:
@@ -68,7 +68,7 @@ class Operand:
 
     @cached_property
     def value(self) -> relax.Expr:
-        """The operand in its original shape, cut to the selected rows."""
+        """The selected rows (or all), with all axes of the operand."""
         if self._rows is None or len(self.shape) == 2:
             return self.rows
         return emit(op.reshape(self._rows, self.shape))
@@ -122,7 +122,7 @@ def _register(names: str, rule: RowRule) -> None:
 
 
 def _aligned(call: Any, rows: Rows) -> list[int | None]:
-    """Need an operand that broadcasts along the axis of the rows whole, and rows of the others."""
+    """Need rows of each operand, but all of an operand that broadcasts along their axis."""
     found: list[int | None] = []
     for operand in call.args:
         shape = shape_of(operand) or []  # a scalar constant has no shape

@@ -61,7 +61,7 @@ class Slice(Selection):
 
 
 class Places(Selection):
-    """``x[places]`` with constant indices, fewer than the rows."""
+    """``x[places]`` with constant indices, fewer than x has rows."""
 
     def __init__(self, ids: relax.Expr, mode: str, count: int) -> None:
         self.key, self.count = ("places", *ids.value.numpy().reshape(-1).tolist()), count

@@ -2,9 +2,9 @@
 """Loss scaling, which keeps half precision from rounding small gradients to zero.
 
 The reverse pass starts from the scale instead of 1. The optimizer divides by the scale in the
-factor by which clipping multiplies gradients, so this needs no extra pass over the gradients and a
-new scale no recompilation. Scaling by a power of two does not change the final gradients, unless
-one underflows or overflows.
+factor by which clipping multiplies gradients, so scaling needs no extra pass over the gradients,
+and a new scale needs no recompilation. Scaling by a power of two does not change the final
+gradients, unless one underflows or overflows.
 
 A dynamic scale searches for the largest scale without overflow (Micikevicius et al. 2018,
 https://arxiv.org/abs/1710.03740). After a non-finite gradient the step is skipped and the scale
@@ -26,7 +26,7 @@ from sparsetrain.compiler.precision.policy import Policy
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import is_number, require_int
 
-MOST = 2.0**24  # a larger scale gains nothing: by then no gradient rounds to zero
+MOST = 2.0**24  # a larger scale does not help: at this scale no gradient rounds to zero
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def undoing(cls, loss_scale: float, may_overflow: bool) -> Scale:
-        """Return the `Scale` that divides by `loss_scale`; refuse one that is not positive."""
+        """Return the `Scale` that divides by `loss_scale`, which must be positive and finite."""
         if not (is_number(loss_scale) and 0 < loss_scale < float("inf")):
             raise ConfigError(f"optimizer: scale must be finite and above 0, not {loss_scale!r}")
         return cls(1 / loss_scale, loss_scale, may_overflow)

@@ -31,8 +31,8 @@ class Elementwise(CpuRule):
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
         """Inline intermediate blocks and schedule the others; return None if a block reduces."""
-        # TVM also calls a product injective if its sum has one term. But this sets a zero and then
-        # adds, so an epilogue inlined into it would be applied twice.
+        # TVM also calls a product injective if its sum has one term. But its block stores zero and
+        # then adds, so an epilogue inlined into it would be applied twice.
         if not all(info.is_injective() and _starts_nowhere(sch, info) for info in blocks):
             return None
         for block in _inlined(sch, blocks):

@@ -71,7 +71,7 @@ class FoldPermutationIntoMatmul(Rewriter):
         return view if last >= rank - 2 else _itself(operand)
 
     def _unpermuted(self, value: relax.Expr, may_follow: Callable[[relax.Expr], bool]) -> _View:
-        """Return `value` as a view of the source before all permutations that it may follow."""
+        """Return `value` as a view, looking through permutations while `may_follow` allows it."""
         view = _itself(value)
         while True:
             source = self.definitions.of(view.source)
@@ -113,7 +113,7 @@ def _product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) -> te.Te
 
 
 def _outer_product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) -> te.Tensor:
-    """Compute such a product with k = 1, as an elementwise kernel that can fuse with others."""
+    """Compute a product with one step of k as an elementwise kernel, which can be fused."""
     shape, term = _terms(a, b, axes)
     return te.compute(shape, lambda *index: term(index, tirx.const(0, "int64")), name="outer")
 
@@ -121,7 +121,7 @@ def _outer_product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) ->
 def _terms(
     a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]
 ) -> tuple[list[Any], Callable[[Sequence[Any], Any], Any]]:
-    """Return a product's shape, and a function for the term that step k adds to an element."""
+    """Return a product's shape, and a function that returns term k of the sum at an index."""
     of_left, of_right, of_result = axes
     *batch, rows, _ = (a.shape[axis] for axis in of_left)
     shape = [*batch, rows, b.shape[of_right[-1]]]

@@ -30,7 +30,7 @@ def keep_hand_written_kernels() -> tvm.transform.Pass:
 
 
 def mark_resizing() -> tvm.transform.Pass:
-    """Mark elementwise kernels as injective if an axis has a different extent in the input.
+    """Mark elementwise kernels as injective if an axis differs in extent between input and output.
 
     This finds padding and slices, but not broadcasts, which read the axis at index 0.
     """

@@ -19,7 +19,7 @@ from tvm import DataType, relax, tirx
 
 NEEDS = "{}_needs"  # the name of the second function
 KINDS = ("int", "uint", "float", "bfloat")  # kinds of dtype that arrays may have
-OWN = -1  # in place of the number of the array that a view is in: the array owns its memory
+OWN = -1  # in place of an array's number: this array is no view, but owns its memory
 
 
 @tvm.transform.module_pass(opt_level=0, name="HoistAllocations")

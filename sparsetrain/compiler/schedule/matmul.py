@@ -8,10 +8,10 @@
   and why. In a batch of small matrices, the task that multiplies a matrix packs it.
 - **Registers**: one tile of rows x columns accumulates over all of `k`. Columns are vectorized and
   rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before it is stored.
-- **Threads**: they share blocks of rows; also column panels, if they do not pack their own rows; or
-  the matrices of a batch, if these are small. A panel is fetched once for the tiles of a row block.
-  One thread sums each element over `k` in order, so the result does not depend on the number of
-  threads.
+- **Threads**: a task is a block of rows, or one column panel of a block if threads do not pack
+  their own rows, or one matrix of a batch of small matrices. A panel is fetched once for the tiles
+  of a row block. One thread sums each element over `k` in order, so the result does not depend on
+  the number of threads.
 """
 
 from typing import NamedTuple
@@ -49,8 +49,8 @@ _TILES_PER_ROW_BLOCK = {8: 16, 6: 11}
 _PACKED_TILES = 8
 # Smallest number of row blocks if the rows are static, so that every thread gets work.
 _FEWEST_ROW_BLOCKS = 8
-# A batch has small matrices if the right operand has at most this many bytes, so that it fits into
-# a core's second-level cache, and the product at most this many multiplications.
+# A batch has small matrices if a right operand has at most this many bytes, so that it fits into a
+# core's second-level cache, and a product has at most this many multiplications.
 _SMALL_OPERAND = 2**17
 _SMALL_PRODUCT = 2**22
 # With fewer rows, padding to a tile costs more than it saves; the reduction rule then schedules the

@@ -2,7 +2,7 @@
 """Pass pipeline from a Relax module to scheduled, lowered kernels.
 
 It differs from TVM's CPU pipeline as follows. Attention becomes products and a softmax, which has a
-hand-written kernel. Transposes cancel each other or are folded into products, batched ones too.
+hand-written kernel. Transposes cancel each other or are folded into (batched) products.
 Indexing operators have kernels with bounds checks (`sparsetrain.ops.indexing`). The rules of this
 package schedule the kernels, whereas TVM's pipeline schedules nothing on a CPU.
 `RewriteDataflowReshape` is left out: it aborts on hand-written kernels without a root block, and

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules for reductions: sums, means, and products too thin for a register tile.
 
-There are two cases, by what happens to the contiguous axis of the input:
+There are two cases, which differ in the contiguous axis of the input:
 
 - **Columns** (bias gradients, one-row weight gradients): the contiguous axis is kept and
   vectorized. The reduced axis is split into chunks of fixed length, and the partial results are
@@ -81,7 +81,7 @@ def _split_axes(sch: s_tir.Schedule, info: SBlockInfo) -> tuple[list[LoopRV], Lo
 
 
 def _keeps_contiguous_axis(sch: s_tir.Schedule, block: SBlockRV, last: LoopRV) -> bool:
-    """Whether an operand is contiguous along the last spatial axis, and this axis is no unit."""
+    """Whether an operand is contiguous along the last spatial axis and the axis exceeds 1."""
     stmt = sch.get(block)
     spatial = [axis.var for axis in stmt.iter_vars if axis.iter_type == axis.DataPar]
     contiguous = [region.region[-1].min for region in stmt.reads if len(region.region)]

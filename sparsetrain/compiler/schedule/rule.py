@@ -70,7 +70,7 @@ def _normalized(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]]:
 def _with_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return `func` with a loop of one iteration around each block that has no loop.
 
-    Next to a block without loops, `rfactor` of TVM 0.27 fails, and `normalize_prim_func` raises and
+    If any block has no loop, `rfactor` of TVM 0.27 fails, and `normalize_prim_func` raises and
     catches an error. The first error that TVM raises takes 0.35 s, because its traceback reads the
     symbols of libraries.
     """

@@ -3,9 +3,9 @@
 
 A linear layer is `matmul(x, permute_dims(w))`. Its reverse pass contains
 `permute_dims(permute_dims(w))`, which equals w, and computes the weight's gradient as
-`permute_dims(matmul(x', g))`, which equals `matmul(g', x)`. Operator fusion never moves a transpose
-into a product, so each would cost a copy of the matrix per step. These passes transpose the index
-expressions instead.
+`permute_dims(matmul(x', g))`, which equals `matmul(g', x)`. TVM's fusion never moves a transpose
+into a product, so each transpose would cost a copy of the matrix in each step. These passes
+transpose the index expressions instead.
 
 Invariant: only products of 2-D tensors of one dtype change, and values stay the same. A later pass
 removes dead code.

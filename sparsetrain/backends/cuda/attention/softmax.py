@@ -64,7 +64,7 @@ def attention_cotangent_kernel(of: Attention, places: int | None = None) -> Prim
         stats = buffer("stats", (tokens, 2 * of.heads), of.dtype)
 
         def slope(token: Token, i: Any, j: Any) -> tuple[Any, Any]:
-            """Return the loss's derivative by i and j's product, and the weight of j's value."""
+            """Return d(loss) / d(``q[i] . k[j]``), and the weight of the key's value."""
             logarithm, mean = stats[i, token.head], stats[i, of.heads + token.head]
             score = token.dot(q, i, k, j) * of.number(of.scale)
             weight = T.Bind(tirx.exp(score - logarithm))

@@ -77,12 +77,12 @@ def row_of(ends: Any, n: Any) -> Any:
     return T.Bind(low.now)
 
 
-# (token, query, key) -> the loss's derivative by their score, and the weight of the key's value.
+# (token, query, key) -> d(loss) / d(score of query and key), and the weight of the key's value.
 Slope = Callable[[Token, Any, Any], tuple[Any, Any]]
 
 
 def write_by_query(token: Token, slope: Slope, k: Any, dq: Any) -> None:
-    """Write the loss's derivative by a token's query."""
+    """Write the derivative of the loss with respect to a token's query."""
     total = Sum(token)
     with token.keys() as j:
         total.add(slope(token, token.number, j)[0], k, j)
@@ -90,7 +90,7 @@ def write_by_query(token: Token, slope: Slope, k: Any, dq: Any) -> None:
 
 
 def write_by_key(token: Token, slope: Slope, q: Any, cotangent: Any, dk: Any, dv: Any) -> None:
-    """Write the loss's derivatives by a token's key and value."""
+    """Write the derivatives of the loss with respect to a token's key and value."""
     by_key, by_value = Sum(token), Sum(token)
     with token.queries() as i:
         by_score, weight = slope(token, i, token.number)
@@ -108,7 +108,7 @@ class Sum:
         self._store(lambda _c, _d: token.of.number(0))
 
     def add(self, factor: Any, array: Any, n: Any, kept: Any = None) -> None:
-        """Add `factor` times row n of `array`; if given, first multiply the sum by `kept`."""
+        """Add `factor` times row n of `array`; if `kept` is given, first multiply the sum by it."""
 
         def sum_of(c: Any, d: Any) -> Any:
             before = self._numbers[d] if kept is None else self._numbers[d] * kept

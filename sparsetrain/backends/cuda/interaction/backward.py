@@ -24,7 +24,7 @@ from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.kernels.loops import store_vector
 from sparsetrain.models.interaction.result_layout import output_width, pair_column
 
-MAX_ROWS = 28  # most results that a thread holds in registers, a few columns of each
+MAX_ROWS = 28  # most result vectors that a thread has in registers, a few columns of each
 AHEAD = 3  # number of vectors being loaded while a vector is used
 TEAM = 32  # fewest threads per sample, unless there are fewer columns
 THREADS = 128  # of a block, at most
@@ -39,7 +39,7 @@ class Cut(NamedTuple):
     members: int  # threads per sample
     turns: int  # passes of these threads over the columns
     samples: int  # samples per block
-    rows: int  # results that a thread sums at a time
+    rows: int  # result vectors that a thread sums at a time
     pitch: int  # row pitch of the matrix in shared memory
     staged: bool  # whether the matrix is in shared memory
 
@@ -153,7 +153,7 @@ def _rows(vectors: int) -> Any:
 
 
 class _Sums:
-    """A few columns of `rows` results of a sample, in registers."""
+    """Sums in registers: a few columns of `rows` result vectors of a sample."""
 
     def __init__(self, inputs: Inputs, cut: Cut, sample: Any, column: Any, first: Any) -> None:
         self.inputs, self.cut, self.sample = inputs, cut, sample
@@ -208,7 +208,7 @@ class _Sums:
                 store_vector(self._total, [place], lanes, added)
 
     def write(self, cotangent: Any, dense: Any, embeddings: Any) -> None:
-        """Write the sums; to the dense vector's, add the columns that the forward pass copied."""
+        """Write the sums; to the dense vector, add the cotangent of its copy in the result."""
         lanes, column, sample = self.cut.lanes, self.column, self.sample
         with T.unroll(0, self.cut.rows) as r:
             vector = T.Bind(self.first + r)

@@ -41,7 +41,7 @@ def _divisors(width: int) -> list[int]:
 
 
 def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
-    """Choose as many samples as there are threads for, and as many columns as fit."""
+    """Choose as many samples as there are threads for, and as many columns as fit in memory."""
     tiles = -(-vectors // SIDE)
     pairs = vectors * (vectors - 1) // 2
     staged = pairs * itemsize <= SHARED // 2
@@ -65,7 +65,7 @@ class Inputs:
 
 
 class Block:
-    """A thread block and a thread, by their indices, with the loops over their work."""
+    """The indices of a thread block and a thread, and the loops over their work."""
 
     def __init__(self, inputs: Inputs, cut: Blocking, number: Any, thread: Any) -> None:
         self.inputs, self.cut, self.number, self.thread = inputs, cut, number, thread

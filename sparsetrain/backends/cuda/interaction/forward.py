@@ -36,7 +36,7 @@ _ITEMSIZE = {"float32": 4, "float64": 8}
 
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
-    """Return the kernel from dense (B, D), embeddings (B, F, D) to out (B, D + F (F + 1) / 2)."""
+    """Return ``kernel(dense (B, D), embeddings (B, F, D), out (B, D + F (F + 1) / 2))``."""
     if registers.fits(features, width, dtype):
         return registers.forward_kernel(features, width)
     cut = forward_blocking(features + 1, width, _ITEMSIZE[dtype])

@@ -5,8 +5,8 @@ A thread holds four columns of every vector, read once by coalesced loads that a
 together. It multiplies its columns of both vectors of every pair. Recursive halving then adds the
 partial sums of a sample's threads: at each step a thread keeps half of its pairs and passes on the
 rest, until it has one pair, which it writes. So per thread, a pair costs four products, one
-shuffle, one addition and two selects, without shared memory. Sums have a fixed order: first four
-columns, then threads by halves.
+shuffle, one addition and two selects, without shared memory. Sums have a fixed order: first the
+four columns of a thread, then the threads by halves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def fits(features: int, width: int, dtype: str) -> bool:
 
 
 def forward_kernel(features: int, width: int) -> PrimFunc:
-    """Return the kernel from dense (B, D), embeddings (B, F, D) to out (B, D + F (F + 1) / 2)."""
+    """Return ``kernel(dense (B, D), embeddings (B, F, D), out (B, D + F (F + 1) / 2))``."""
     members = width // LANES
     pairs = [(i, j) for i in range(1, features + 1) for j in range(i)]
     with kernel("interaction") as built:

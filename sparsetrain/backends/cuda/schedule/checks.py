@@ -77,7 +77,7 @@ class RequireThreads:
         Raises
         ------
         ConfigError
-            If a kernel stores outside of device threads; the message names it.
+            If a kernel writes memory outside of device threads; the message names it.
         """
         for name, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and writes_on_the_host(function):

@@ -56,7 +56,7 @@ def column_sums(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> tuple[Columns, Store] | None:
-    """Return the sums and their store, or None if the function is not one column sum."""
+    """Return the column sums and how to store them, or None if the kernel is anything else."""
     if not blocks or not all(info.is_injective() for info in blocks[:-1]):
         return None
     axes, extents = blocks[-1].dom_kind(), blocks[-1].dom()

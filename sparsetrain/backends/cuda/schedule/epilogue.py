@@ -43,7 +43,7 @@ class Epilogue:
         T.buffer_store(self._store.buffer, self._value(row, column, value), [row, column])
 
     def _at_its_own_place(self) -> bool:
-        """Whether the block stores at (row, column), and reads no other sum than this one."""
+        """Whether the block stores at (row, column), and reads only the sum at (row, column)."""
         places = [list(self._store.indices)]
 
         def record(load: TensorLoad) -> TensorLoad:

@@ -58,7 +58,7 @@ class FloatOperand:
 
     @property
     def lanes(self) -> int:
-        """Numbers per memory access: 4, 2 or 1, whichever divides the length of a row."""
+        """Numbers per memory access: 4, 2 or 1, the largest that divides the length of a row."""
         contiguous = int(self.source.shape[1])
         return next(n for n in (4, 2, 1) if contiguous % n == 0)
 

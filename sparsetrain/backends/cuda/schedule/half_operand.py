@@ -73,14 +73,14 @@ class HalfOperand:
 
     @property
     def lanes(self) -> int:
-        """Numbers per memory access: 8, 4, 2 or 1, the most that divide the length of a row."""
+        """Numbers per memory access: 8, 4, 2 or 1, by the dtype, layout and length of a row."""
         contiguous = int(self.source.shape[1])
         most = 8 if not self.is_wide and self.pairs_lie_together else 4
         return next(n for n in (8, 4, 2, 1) if n <= most and contiguous % n == 0)
 
     @property
     def unit(self) -> tuple[int, int]:
-        """A unit, which a thread handles at once: indices of the own axis, and steps of `k`."""
+        """The size of a unit, which a thread handles at once: own indices, and steps of `k`."""
         return (1, max(self.lanes, 2)) if self.pairs_lie_together else (self.lanes, 2)
 
     @property

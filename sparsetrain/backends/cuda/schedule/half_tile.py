@@ -99,7 +99,7 @@ class HalfTile:
     def _fragments(
         self, which: int, tile: Any, step: Any, into: Any, size: int, count: int
     ) -> None:
-        """Load a thread's words of `count` fragments: 8 indices apart, then 4 pairs apart."""
+        """Load a thread's words for `count` fragments; they are 8 indices or 4 pairs apart."""
         halves = size // 8
         with T.unroll(0, count) as n:
             for pair in range(2):

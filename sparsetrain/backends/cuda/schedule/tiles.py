@@ -55,7 +55,7 @@ class TiledProduct(NamedTuple):
         return self.left.source.shape[self.left.inner]
 
     def span(self, piece: Any, turn: int) -> tuple[Any, Any]:
-        """Return the begin and end of a piece of `k`; its length is a multiple of `turn` steps."""
+        """Return the start and end of a piece of `k`; its length is a multiple of `turn` steps."""
         if self.pieces == 1:
             return tirx.const(0, "int64"), self.steps
         turns = tirx.ceildiv(tirx.ceildiv(self.steps, self.pieces), turn)

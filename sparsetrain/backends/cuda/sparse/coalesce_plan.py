@@ -36,7 +36,7 @@ class _Arguments:
         self._given = ids, keys, positions
 
     def numbers(self) -> tuple[Ids, Sorted]:
-        """Declare the scalars after them: passes, bits of a digit, rows of the table."""
+        """Declare the scalars, which come last: passes, bits of a digit, rows of the table."""
         passes, digit_bits = T.arg("passes", T.int32()), T.arg("digit_bits", T.int32())
         num_rows = T.arg("num_rows", T.int64())
         return Ids(*self._given, passes, digit_bits), Sorted(self._given[1], num_rows)

@@ -39,7 +39,7 @@ def each_of(total: Any) -> Iterator[Any]:
 
 
 def vector_lanes(width: int, dtype: str) -> int:
-    """Return how many columns a thread loads at once: 16 bytes if this divides the row."""
+    """Return how many columns a thread loads at once: 16 bytes, or fewer if `width` requires it."""
     widest = {"float32": 4, "float64": 2}.get(dtype, 1)
     return next(lanes for lanes in (4, 2, 1) if lanes <= widest and width % lanes == 0)
 

@@ -120,7 +120,7 @@ def rows_below_kernel(index_dtype: str) -> PrimFunc:
 
 
 def differ_kernel(index_dtype: str) -> PrimFunc:
-    """Return the kernel that writes to `found` (1,) 1 if two arrays of ids (N,) differ, else 0."""
+    """Return the kernel that sets `found` (1,) to 1 if two arrays of ids (N,) differ, else 0."""
     with kernel("differ") as built:
         (count,) = extents(1)
         ids, others = (buffer(name, (count,), index_dtype) for name in ("ids", "others"))
@@ -145,7 +145,7 @@ def fill_kernel(dtype: str) -> PrimFunc:
 
 
 def count_up_kernel() -> PrimFunc:
-    """Return the kernel that writes to each element of an array (N,) int32 its index."""
+    """Return the kernel that sets each element of an int32 array (N,) to its index."""
     with kernel("count_up") as built:
         out = buffer("out", extents(1), "int32")
         with each_of(out.shape[0]) as n:

@@ -45,7 +45,7 @@ class Sums(NamedTuple):
     def add(self, total: Any, lanes: int, span: tuple[Any, Any], column: Any) -> None:
         """Add columns [column, column + lanes) of the plan's entries in `span` to `total`."""
         first, behind = (T.Bind(edge) for edge in span)
-        with T.If(behind - first < CHUNK):  # true for most runs, and half as much index arithmetic
+        with T.If(behind - first < CHUNK):  # most runs; this branch needs half the arithmetic
             with T.Then(), T.serial(0, behind - first) as k:
                 row = T.Bind(self.value_row(first + k))
                 _accumulate(total, lanes, lambda lane: self.values[row, column + lane])

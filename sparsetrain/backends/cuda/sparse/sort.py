@@ -40,7 +40,7 @@ from sparsetrain.kernels.loops import Number
 
 MOST_BLOCKS = 128  # limited because each block reads the counts of all blocks
 AT_ONCE = 16  # counts that a thread reads by independent loads
-MOST_ROWS = 2047  # most rows of 32 ids per warp, for 16-bit counters
+MOST_ROWS = 2047  # most rows of 32 ids per warp that 16-bit counters can count
 
 
 def blocks_of(entries: int) -> tuple[int, int]:
@@ -114,11 +114,11 @@ class Carried:
         self._positions = T.alloc_local((ROWS,), WORD)
 
     def key(self, row: Any) -> Any:
-        """Return the key in a row of this thread."""
+        """Return this thread's key in a row."""
         return self.ids.whole([part[row] for part in self._keys])
 
     def position(self, row: Any) -> Any:
-        """Return the position in a row of this thread, int32."""
+        """Return this thread's position in a row, int32."""
         return tirx.Cast("int32", self._positions[row])
 
     def load(self, tile: Tile, key: Callable[[Any], Any], position: Callable[[Any], Any]) -> None:

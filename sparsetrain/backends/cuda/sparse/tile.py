@@ -53,8 +53,8 @@ class Shared:
         self.words = shared(WARPS * WORDS, WORD)  # counters, then ids in their new order
         self.partial = shared(SHARES * WORDS, WORD)
         self.totals = shared(WARPS, WORD)  # a sum for each warp
-        self.origin = shared(DIGITS, WORD)  # each digit's begin in the output minus `local`
-        self.local = shared(DIGITS, WORD)  # each digit's begin in the sorted tile
+        self.origin = shared(DIGITS, WORD)  # each digit's start in the output minus `local`
+        self.local = shared(DIGITS, WORD)  # each digit's start in the sorted tile
 
 
 def clear_counters(words: Any, thread: Any) -> None:
@@ -65,7 +65,7 @@ def clear_counters(words: Any, thread: Any) -> None:
 
 
 def count(words: Any, thread: Any, digit: Any, counts: Any) -> Any:
-    """Count a digit in the counters of the thread's warp, see `rank`."""
+    """Count a digit in the counters of the thread's warp (see `rank`)."""
     counters = tirx.address_of(words[tirx.floordiv(thread, WARP) * WORDS])
     return T.Bind(rank(counters, word(digit), word(counts)))
 
@@ -101,7 +101,7 @@ class Tile:
     rows : int32
         Number of rows of 1,024 ids, at most `ROWS`.
     count : int32
-        Number of ids from the tile's first on; it may exceed the tile.
+        Number of ids before the end of the input, at most `TILE`; the last row may be incomplete.
     """
 
     def __init__(self, arrays: Shared, thread: Any, rows: Any, count: Any) -> None:

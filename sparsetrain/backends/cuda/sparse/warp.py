@@ -67,7 +67,7 @@ def rank(counters: Any, digit: Any, counts: Any) -> Any:
     Returns
     -------
     uint32
-        How often the warp counted the digit in earlier calls, plus in lower threads of this call.
+        How often the warp counted the digit in earlier calls, plus in earlier threads of this call.
     """
     return _call("sparsetrain_rank", _RANK, counters, digit, counts)
 

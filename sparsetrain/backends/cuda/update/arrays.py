@@ -39,7 +39,7 @@ def foreach_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int]) -> PrimFu
 
 
 def _update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
-    """Emit one launch for all parameters, or one per parameter if the formula is by row."""
+    """Emit one launch for all parameters, or one each if rows share values (`Formula.by_row`)."""
     if seen[0][0].spec.formula.by_row:
         for parameter, gradient in seen:
             dense_rows(parameter, gradient, h, tirx.const(0, "int64"), parameter.weight.shape[0])
@@ -48,7 +48,7 @@ def _update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
         for branch, (parameter, gradient) in zip(branches, seen, strict=True):
             with branch as place:
                 here = gradient[0, place]
-                # A formula that is not by row reads only the element that it updates.
+                # A formula without `by_row` reads only the element that it updates.
                 state = parameter.begin_row(tirx.const(0, "int64"), _nothing, h)
                 state.update(place, here)
 

@@ -219,7 +219,7 @@ def _columns(element: str) -> str:
 
 
 def _square(element: str) -> str:
-    """Return the body of `_columns`, which also prefetches these columns of the next 32 rows."""
+    """Return a function that transposes, and prefetches these columns of the next 32 rows."""
     mixed = _indices(n // 2 + _HALF * (n % 2) for n in range(SIDE))
     lines = ["%ahead = mul i64 %stride, 32"]
     for row in range(SIDE):

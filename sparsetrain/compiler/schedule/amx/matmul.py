@@ -84,7 +84,7 @@ class TileMatmul(CpuRule):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Pad, pack, tile and fuse; return None if it is no such product or the CPU has no AMX."""
+        """Pad, pack, tile and fuse; return None without such a product or without AMX."""
         if not has_amx_tiles(target):
             return None
         found = match_half_product(sch, blocks)
@@ -129,7 +129,7 @@ def _tile_loops(
 ) -> _TileLoops:
     """Build the loops: task; row tile and column panel, in either order; row, column, `k`.
 
-    The block that packs the left operand, if given, moves into the task's loop.
+    If `left`, the block that packs the left operand, is given, it is moved into the task's loop.
     """
     i, j, k = sch.get_loops(block)
     task, tile, row = sch.split(i, [None, shape.tiles, SIDE])

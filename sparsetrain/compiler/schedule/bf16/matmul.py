@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bfloat16 products by the CPU's dot products of pairs (AVX512_BF16), twice as fast as float32.
+"""bfloat16 products on a CPU with dot products of pairs, twice as fast as float32 products.
 
 The rule resembles the float32 rule (`schedule/matmul.py`), but an instruction multiplies two
 adjacent numbers along `k` by two others and adds both products to a float32. So operands are laid
@@ -41,7 +41,7 @@ class HalfMatmul(CpuRule):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Pad, pack, tile and fuse; return None if it is no such product or without AVX512_BF16."""
+        """Pad, pack, tile and fuse; return None without such a product or without AVX512_BF16."""
         if not has_bf16_dot(target):
             return None
         found = match_half_product(sch, blocks)
@@ -90,7 +90,7 @@ def _tile_loops(
 ) -> _TileLoops:
     """Build the loops: task, column panel, row tile, pair of k, row, vector; lane, k in pair.
 
-    The block that packs the left operand, if given, moves into the task's loop.
+    If `left`, the block that packs the left operand, is given, it is moved into the task's loop.
     """
     i, j, k = sch.get_loops(block)
     task, tile, row = sch.split(i, [None, shape.tiles, shape.rows])

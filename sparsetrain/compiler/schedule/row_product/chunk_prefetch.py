@@ -2,9 +2,9 @@
 """Prefetches of the next chunk of both operands, spread evenly over the current chunk.
 
 A task reads only some columns of each row, a pattern that the hardware prefetcher does not detect.
-Prefetching all lines at once delays the tiles' own loads, which cost 5 % of the time of a training
-step's products. So every tile prefetches a share of the lines, in several pieces. Cost: one
-instruction per line, and space for a chunk in the second-level cache. Invariant: values do not
+Prefetching all lines at once delays the tiles' own loads; the delay was 5 % of the time of a
+training step's products. So every tile prefetches a share of the lines, in several pieces. Cost:
+one instruction per line, and space for a chunk in the second-level cache. Invariant: values do not
 change; processors ignore prefetches of invalid addresses, such as after the last task.
 """
 
@@ -73,7 +73,7 @@ def stretches(
 def prefetcher(
     shape: Shape, ahead: list[Stretch], number: Any, of: Any, numbers: Numbers
 ) -> Callable[[Any], None]:
-    """Return a function of a piece that emits its prefetches, in share `number` of `of` shares."""
+    """Return a function that emits one piece of the prefetches in share `number` of `of` shares."""
     left, right = ahead
     all_groups = (left.groups + right.groups) * shape.chunk
     first = numbers.hold(tirx.floordiv(number * all_groups, of))

@@ -115,7 +115,7 @@ def _run_task(whole: _Whole, task: Any) -> None:
         start = numbers.hold(number * shape.chunk)
         count = numbers.hold(tirx.min(wide(shape.chunk), length - start))
         chunk = Chunk(start, count, number == 0, start + count == length)
-        # After its last chunk, a thread goes on with the first chunk of the next task.
+        # After its last chunk, a thread continues with the first chunk of the next task.
         next_task = numbers.hold(task + tirx.Select(chunk.is_last, wide(1), wide(0)))
         ahead = stretches(shape, whole.sources, chunk, _parts(whole, next_task, numbers), numbers)
         with T.serial(wide(0), panels.count) as panel, T.serial(wide(0), tiles.count) as tile:

@@ -69,7 +69,7 @@ class TakeRowProducts(Rewriter):
         return super().rewrite(function)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Bind a result of a kernel; call the kernel if it is the kernel's first bound result."""
+        """Bind a result of a kernel; if it is the first of the results, call the kernel."""
         product = self._products.get(binding.var)
         if product is None:
             super().visit_var_binding_(binding)

@@ -93,8 +93,8 @@ class Side:
     def finish(self, reading: Reading, partial: Any, writes: Any) -> None:
         """Add a piece's column sums to the totals; write the totals to the output if `writes`.
 
-        Every piece of the last chunk writes the totals, and its last piece completes them. Tasks
-        that share columns compute the same sums, and one of these tasks writes.
+        Every piece of the last chunk writes the totals; after the last piece they are complete.
+        Tasks that share columns compute the same sums, and one of these tasks writes them.
         """
         if partial is None:
             return

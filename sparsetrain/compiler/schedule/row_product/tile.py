@@ -134,7 +134,7 @@ class _Tile:
         _either(self.chunk.is_last, self._store, self._put_down)
 
     def _add(self, piece: Any, first_panel: bool, first_tile: bool) -> None:
-        """Add a piece of the chunk; `first_panel`: read `left` in place, `first_tile`: `right`."""
+        """Add a piece; read `left` in place in the first panel, and `right` in the first tile."""
         block, chunk, at, (tile, panel) = self.block, self.chunk, self.corner, self.number
         left = Reading(tile, at.begin, 1, block.shape.window, first_panel, at.shift)
         right = Reading(panel, at.column, self.vectors, self.lanes, first_tile)
