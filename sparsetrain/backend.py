@@ -147,7 +147,7 @@ class Backend(ABC):
 
     @abstractmethod
     def totals(self, arrays: list[Any]) -> list[float]:
-        """Return the sum of each array (n,), all of one dtype; n determines the order of adding."""
+        """Return the sum of each array (n,), all of one dtype; the order depends only on n."""
 
     @abstractmethod
     def update_step(
@@ -165,7 +165,7 @@ class Backend(ABC):
         """Build the training step of a trainer (see `training.step`)."""
 
     def stage(self, trainer: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches; a backend may prepare them while earlier ones are trained on."""
+        """Yield the batches; a backend may prepare them during the steps on earlier batches."""
         return batches
 
 

@@ -42,7 +42,7 @@ _SHAPE = attrgetter("shape")
 class Program:
     """A Relax function that is compiled when it is first called.
 
-    Calls from several threads are serialized: a virtual machine runs one at a time.
+    Calls from several threads are serialized: a virtual machine runs one call at a time.
 
     Parameters
     ----------
@@ -277,10 +277,10 @@ def value_and_grad(
     module : tvm.IRModule
         From ``nn.Module.export_tvm`` or any other source.
     function : str
-        Name of a function with a scalar floating-point result, or a tuple of tensors that begins
-        with one.
+        Name of a function that returns a floating-point scalar, or a tuple of tensors with such a
+        scalar as the first.
     wrt : sequence of str, optional
-        Parameters to differentiate; by default all floating-point ones.
+        Parameters to differentiate; by default all floating-point parameters.
     densify : sequence of str
         Parameters that may have a dense gradient.
     target : str or tvm.target.Target

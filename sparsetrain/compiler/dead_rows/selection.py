@@ -74,7 +74,7 @@ class Places(Selection):
 
 
 class Tokens(Selection):
-    """M selected tokens of ragged rows; `places` (M,) has each one's position within its row.
+    """M selected tokens of ragged rows; `places` (M,) are their positions within their rows.
 
     Row b selects ``places[place_ends[b - 1]:place_ends[b]]``. A subclass implements how to read
     the selected tokens from all tokens (N, D).

@@ -4,7 +4,7 @@
 The reverse pass starts from the scale instead of 1. The optimizer divides by the scale in the
 factor by which clipping multiplies gradients, so scaling needs no extra pass over the gradients,
 and a new scale needs no recompilation. Scaling by a power of two does not change the final
-gradients, unless one underflows or overflows.
+gradients, unless a gradient underflows or overflows.
 
 A dynamic scale searches for the largest scale without overflow (Micikevicius et al. 2018,
 https://arxiv.org/abs/1710.03740). After a non-finite gradient the step is skipped and the scale

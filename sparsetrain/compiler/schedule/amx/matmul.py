@@ -173,7 +173,7 @@ def _product(product: Product, in_place: bool) -> Callable[[s_tir.SBlock], tirx.
             tirx.BufferLoad(right, of_column + _last(right)),
             *([] if in_place else [tirx.BufferLoad(left, of_row + _last(left))]),
         ]
-        # TVM 0.27 shrinks an array to the elements that it sees accessed, so load the last ones.
+        # TVM 0.27 shrinks an array to the elements that it sees accessed, so access the last.
         return tirx.SeqStmt([*map(tirx.Evaluate, ends), tirx.Evaluate(call)])
 
     return body

@@ -2,8 +2,8 @@
 """Tiling of a bfloat16 product: tasks for the threads, and register tiles.
 
 A tile of 8 rows x two vectors of 16 columns, or of 16 rows x one vector, accumulates 16 sums at
-once. This hides latency: an instruction waits for the previous one that added to the same sum, and
-two instructions can start per cycle.
+once. This hides latency: an instruction waits for the previous instruction on the same sum, and two
+instructions can start per cycle.
 
 If `k` is contiguous in the left operand, a task computes a few rows times all columns. If `k` runs
 over rows in memory (TN, as in a weight's gradient), its length is the batch size, which is unknown

@@ -57,7 +57,7 @@ def stretches(
     parts : pair of Part
         Tiles and panels of the block that computes the next chunk.
     numbers : Numbers
-        The task's array of integers.
+        The array in which the task stores integers.
     """
     start = numbers.hold(tirx.Select(chunk.is_last, wide(0), chunk.start + shape.chunk))
     found = []

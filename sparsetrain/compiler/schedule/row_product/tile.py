@@ -49,7 +49,7 @@ class Block(NamedTuple):
     owns_left, owns_right : Expr
         Whether this task writes the column sums of the operand; several tasks compute them.
     numbers : Numbers
-        The task's array of integers.
+        The array in which the task stores integers.
     """
 
     shape: Shape
