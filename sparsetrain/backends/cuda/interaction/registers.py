@@ -69,7 +69,7 @@ def forward_kernel(features: int, width: int) -> PrimFunc:
         ):
             member = T.Bind(tirx.floormod(thread, members))
             sample = T.Bind(block * samples + tirx.floordiv(thread, members))
-            # Threads past the last sample compute it again: all threads must take part in shuffles.
+            # Threads without a sample compute the last sample again: shuffles need all threads.
             known = T.Bind(tirx.min(sample, inputs.batch - 1))
             vectors = _read(inputs, known, T.Bind(member * LANES))
             sums = T.alloc_local((members,), "float32")

@@ -3,10 +3,10 @@
 
 - Right operand: panels of 32 columns in the layout of `bf16/pack.py`. If its rows are contiguous,
   one call interleaves two rows of a whole panel.
-- Left operand: squares, as an array (block of rows, step of `k`, row, number), so one step of a
-  tile reads 2 KB in sequence. Each task packs the rows that it uses. If `k` is contiguous, it
-  rounds or copies lines of 32 numbers; otherwise (TN) it transposes blocks of 32 x 16. bfloat16
-  rows with a length divisible by 32 are read in place.
+- Left operand: squares of 32 x 32, in an array (block of rows, step of `k`, row, number in row), so
+  a step of a tile reads 2 KB in sequence. Each task packs the rows that it uses. If `k` is
+  contiguous, it rounds or copies lines of 32 numbers; otherwise (TN) it transposes blocks of
+  32 x 16. bfloat16 rows with a length divisible by 32 are read in place.
 
 Cost: one pass over each operand.
 """

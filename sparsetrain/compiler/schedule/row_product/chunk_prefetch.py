@@ -57,7 +57,7 @@ def stretches(
     parts : pair of Part
         Tiles and panels of the block that computes the next chunk.
     numbers : Numbers
-        The array in which the task stores integers.
+        The task's stored integers (see `operand.Numbers`).
     """
     start = numbers.hold(tirx.Select(chunk.is_last, wide(0), chunk.start + shape.chunk))
     found = []

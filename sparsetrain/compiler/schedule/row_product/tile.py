@@ -49,7 +49,7 @@ class Block(NamedTuple):
     owns_left, owns_right : Expr
         Whether this task writes the column sums of the operand; several tasks compute them.
     numbers : Numbers
-        The array in which the task stores integers.
+        The task's stored integers (see `operand.Numbers`).
     """
 
     shape: Shape
