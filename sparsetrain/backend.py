@@ -3,8 +3,8 @@
 
 A program, the state of an optimizer and a trainer find their backend once, from the target, and
 call it for everything that differs between targets; a tensor's backend follows from its memory.
-CPU kernels are beside the operators that they compute; a backend may replace them. This module
-does not import TVM; the backends do.
+CPU kernels are defined next to their operators; a backend may replace them. This module does not
+import TVM; the backends do.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BUILT_IN = ("sparsetrain.backends.cpu", "sparsetrain.backends.cuda")
 
 
 class Schedule(NamedTuple):
-    """Passes of a backend, each list at its place in the pipeline of `compiler.schedule`."""
+    """The passes that a backend adds to the pipeline in `compiler.schedule`, in three places."""
 
-    graph: Sequence[Any] = ()  # before TVM dispatches sorts and scans
-    products: Sequence[Any] = ()  # which matrix products there are
-    kernels: Sequence[Any] = ()  # how each kernel runs
+    graph: Sequence[Any] = ()  # run before TVM dispatches sorts and scans
+    products: Sequence[Any] = ()  # rewrite matrix products in the graph
+    kernels: Sequence[Any] = ()  # schedule the kernels
 
 
 class Coalescing(Protocol):
@@ -50,18 +50,18 @@ class Backend(ABC):
     Attributes
     ----------
     kind : str
-        A key of its targets, or their kind in TVM.
+        A key of the backend's targets (`tvm.target.Target.keys`), or their kind in TVM.
     memory : int
-        DLPack device type of its tensors.
+        DLPack device type of the tensors that its programs read.
     hoists : bool
-        Whether programs run on the host, compiled kernel by kernel, in memory that the caller
-        allocates. Otherwise they allocate from TVM's pool on a device.
+        Whether programs run on the host, in buffers that the caller allocates, and are compiled
+        kernel by kernel. Otherwise they allocate device memory from TVM's pool.
     row_formats : frozenset of str
-        Dtypes for rows of tables.
+        Dtypes in which it can store the rows of tables.
     plans : tuple of str
         Values of `Trainer`'s argument `plan`, which decides where the rows of a batch are sorted.
     most_weights_dense : int
-        A table of at most this many weights is updated as a whole if that changes no bit.
+        Tables of at most this many weights are updated as a whole, if the result has the same bits.
     is_present : bool
         Whether the machine has the hardware, usable or not.
     """
@@ -76,7 +76,7 @@ class Backend(ABC):
 
     @property
     def caches(self) -> bool:
-        """Whether compiled code is cached on disk; the key covers only this package's sources."""
+        """Whether to cache compiled code on disk: the key covers only this package's backends."""
         return type(self).__module__.startswith("sparsetrain.")
 
     # --- The machine ---------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Backend(ABC):
         """Return the target of this machine's hardware; `ConfigError` if it cannot be used."""
 
     def complete(self, target: Target) -> Target:
-        """Return a target of this kind with its open settings filled in."""
+        """Return `target`, a target of this kind, with unspecified attributes filled in."""
         return target
 
     @abstractmethod
@@ -105,12 +105,14 @@ class Backend(ABC):
 
     @abstractmethod
     def kernel(self, name: str, host: Any) -> Any:
-        """Return the replacement for `host`, the CPU's kernel maker; None for TVM's own kernel.
+        """Return the function that makes kernel `name`, in place of the CPU's `host`.
+
+        None means that TVM's own kernel is used.
 
         Raises
         ------
         ConfigError
-            If there is none; names the operator.
+            If the backend has no kernel for this operator; the message names it.
         """
 
     @abstractmethod
@@ -118,7 +120,7 @@ class Backend(ABC):
         """Return the passes that turn operators into kernels of this target."""
 
     def plain_passes(self) -> Sequence[Any]:
-        """Return the passes that schedule short programs' operators, see `runtime.compiling`."""
+        """Return passes that schedule the operators of short programs (`runtime.compiling`)."""
         return ()
 
     @abstractmethod
@@ -138,14 +140,14 @@ class Backend(ABC):
 
     @abstractmethod
     def scratch(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Return uninitialised memory that is valid during one step."""
+        """Return an uninitialized tensor that is valid during one step."""
 
     def synchronize(self) -> None:  # noqa: B027  (a call on a CPU returns when it is done)
         """Wait until all launched work is complete."""
 
     @abstractmethod
     def totals(self, arrays: list[Any]) -> list[float]:
-        """Return the sum of each array (n,), all of one dtype, in an order fixed by n."""
+        """Return the sum of each array (n,), all of one dtype; the order depends only on n."""
 
     @abstractmethod
     def update_step(
@@ -160,19 +162,19 @@ class Backend(ABC):
 
     @abstractmethod
     def training_step(self, trainer: Any) -> Any:
-        """Build the training step of a trainer, see `training.step`."""
+        """Build the training step of a trainer (see `training.step`)."""
 
     def stage(self, trainer: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches, prepared while the trainer still trains on earlier ones."""
+        """Yield the batches; a backend may prepare them during the steps on earlier batches."""
         return batches
 
 
 _by_kind: dict[str, Backend] = {}
-_by_memory: dict[int, Backend] = {}  # the first backend with this memory
+_by_memory: dict[int, Backend] = {}  # DLPack device type -> the first backend registered for it
 
 
 def register(backend: Backend) -> None:
-    """Register the backend for a kind of target; it replaces an earlier one."""
+    """Register a backend for its kind of target, in place of any earlier one for that kind."""
     _load()
     _add(backend)
 
@@ -194,7 +196,7 @@ def built_in() -> list[Backend]:
 
 
 def backends() -> dict[str, Backend]:
-    """Return all backends by kind of target; the CPU's is the first."""
+    """Return all backends by kind of target; the CPU backend comes first."""
     _load()
     return _by_kind
 
@@ -205,7 +207,7 @@ def backend_of(target: Target) -> Backend:
     Raises
     ------
     ConfigError
-        If there is none.
+        If no backend supports the target.
     """
     known = backends()
     name = next((key for key in (*target.keys, target.kind.name) if key in known), None)
@@ -240,12 +242,12 @@ def _find(tensor: Any) -> Backend:
 
 
 def host() -> Backend:
-    """Return the CPU's backend."""
+    """Return the CPU backend."""
     return next(iter(backends().values()))
 
 
 def current() -> Backend:
-    """Return the backend of the target being compiled for; without one, the CPU's."""
+    """Return the backend of TVM's current target, or the CPU's if there is no current target."""
     from tvm.target import Target
 
     target = Target.current(allow_none=True)

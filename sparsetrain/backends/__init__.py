@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends: each folder defines one, `BACKEND`; `sparsetrain.backend.BUILT_IN` lists them."""
+"""Backends: each subpackage defines one as `BACKEND`; `sparsetrain.backend.BUILT_IN` lists them."""

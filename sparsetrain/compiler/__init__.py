@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs: a Relax module, checked, scheduled and compiled."""
+"""Programs: Relax modules that are checked, scheduled and compiled."""
 
 from sparsetrain import runtime as _runtime  # noqa: F401

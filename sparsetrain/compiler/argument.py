@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One argument of a compiled function: check an array and copy it into aligned memory.
 
-A TVM tensor in C order and aligned memory is used without a copy. Other tensors are copied if they
-are inputs, and refused if the program may write them. Cost: one pass over ids.
+A TVM tensor in C order and aligned memory is used without a copy. Other tensors are copied if the
+program only reads them, and refused if it may write them. Cost: one pass over the ids.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Argument:
     ----------
     name : str
     ty : relax.TensorType
-        Its extents are numbers, or symbols with one value throughout the function.
+        Each extent is a number, or a symbol that has one value throughout the function.
     device : Device
         Where the program runs.
     """
@@ -39,24 +39,24 @@ class Argument:
         self.symbols = [(n, s) for n, s in enumerate(self.shape or ()) if isinstance(s, str)]
 
     def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
-        """Return the value in aligned memory, after checking that ids are inside their table."""
+        """Return `value` in aligned memory; unless `checked`, check that ids are in the table."""
         tensor = self._read(value) if isinstance(value, runtime.NDArray) else self._copied(value)
         if self.rows is not None and not checked:
             _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
         return tensor
 
     def _read(self, tensor: runtime.NDArray) -> runtime.NDArray:
-        """Return a tensor that is only read: a copy, unless it is laid out as kernels expect."""
+        """Return the tensor, or a copy if it is not laid out as kernels expect."""
         self._require_fit(tensor)
         return tensor if is_aligned(tensor) else self._copied(runtime.as_numpy(tensor))
 
     def require(self, tensor: runtime.NDArray) -> runtime.NDArray:
-        """Return a tensor that may be written, without a copy.
+        """Return the tensor itself, never a copy, because the program may write it.
 
         Raises
         ------
         DataError
-            If it has the wrong dtype, shape or layout, or is on the wrong device.
+            If the tensor has the wrong dtype, shape or layout, or is on the wrong device.
         """
         self._require_fit(tensor)
         if not is_aligned(tensor):
@@ -109,7 +109,7 @@ def _extent(extent: Any) -> int | str:
 
 
 def _check_ids(ids: np.ndarray, name: str, rows: int) -> None:
-    # Viewed as unsigned, negative ids are the largest, so one pass checks both bounds.
+    # As unsigned integers, negative ids become huge, so one comparison checks both bounds.
     if ids.size and ids.view(ids.dtype.str.replace("i", "u")).max() >= rows:
         place = tuple(int(i) for i in np.argwhere((ids < 0) | (ids >= rows))[0])
         raise DataError(

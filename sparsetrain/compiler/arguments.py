@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Argument binding of a compiled function: find arrays by name and check them before it runs.
+"""Argument binding: find a compiled function's arrays by name and check them before it runs.
 
-Generated code checks nothing: an id outside its table reads out of bounds, and a decreasing offset
-writes out of bounds. So `argument` checks shape, dtype and the range of ids, and this module checks
-the order of offsets and the extents that several arguments share. Cost: one pass over ids and
-offsets.
+Generated code checks nothing: with an id outside its table it reads out of bounds, and with
+decreasing offsets it writes out of bounds. So `argument` checks shapes, dtypes and the range of
+ids; this module checks the order of offsets and the extents that arguments share. Cost: one pass
+over the ids and offsets.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from sparsetrain.system.argument_checks import require_mapping
 
 
 class _Found(NamedTuple):
-    """The previous call's binding: checked parameters, and the arguments still open."""
+    """The parameters that the previous call bound, and the arguments that they leave open."""
 
     names: list[str]
     values: list[Any]
-    template: list[Any]  # None for those in `open`
-    open: list[tuple[int, Argument]]
+    template: list[Any]  # a checked tensor per argument; None for those in `open`
+    open: list[tuple[int, Argument]]  # position and argument, to be bound in each call
 
 
 class Arguments:
@@ -42,11 +42,11 @@ class Arguments:
     Parameters
     ----------
     function : relax.Function
-        Before lowering.
+        The function before lowering.
     name : str
-        Its name, for error messages.
+        The function's name, for error messages.
     device : Device
-        Where it runs; by default the host.
+        The device that runs the function; by default the host.
 
     Raises
     ------
@@ -58,7 +58,7 @@ class Arguments:
     Attributes
     ----------
     by_name : dict of str to Argument
-        In the function's order.
+        The arguments, in the function's order.
     num_inputs : int
         How many of the first arguments are inputs rather than parameters.
     """
@@ -95,14 +95,15 @@ class Arguments:
     def bind(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], checked: bool = False
     ) -> list[runtime.NDArray]:
-        """Return tensors in the function's order; `checked` ids are not read again.
+        """Return tensors in the function's order; with `checked`, ids are not checked again.
 
         Raises
         ------
         ConfigError
             If an argument is missing, or `params` or `inputs` is not a mapping.
         DataError
-            If an array does not fit its argument, an id its table, or offsets their ids.
+            If an array does not fit its argument, an id is outside its table, or offsets do not
+            fit their ids.
         """
         if type(params) is not dict or type(inputs) is not dict:
             require_mapping("params", params)
@@ -131,9 +132,9 @@ class Arguments:
         return bound
 
     def _known(self, params: Mapping[str, Any]) -> _Found:
-        """Return the previous call's binding of parameters, or a new one if a tensor has changed.
+        """Return the previous call's binding of parameters, or a new one if a parameter changed.
 
-        The cached object is replaced, never changed: several threads may bind arguments at once.
+        The cached object is replaced, never mutated: several threads may bind arguments at once.
         """
         names, values, found = [*params], [*params.values()], self._found
         if found is None or names != found.names or not all(map(is_, values, found.values)):
@@ -149,7 +150,7 @@ class Arguments:
         return found
 
     def _check_symbols(self, bound: Sequence[runtime.NDArray]) -> dict[str, tuple[int, int]]:
-        """Compare extents with one symbol; return the first argument and the extent of each."""
+        """Check that each symbol has one extent; return it with its first argument's position."""
         seen: dict[str, tuple[int, int]] = {}
         for position, axis, symbol in self._symbols:
             shape = bound[position].shape
@@ -169,7 +170,7 @@ class Arguments:
         return seen
 
     def _check_expressions(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """Check that extents such as B + 1 have the value that follows from B."""
+        """Check that an extent such as B + 1 agrees with the value of B."""
         letters, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
         for symbol, expression in self._expressions.items():
             expected = value_of(expression, letters)
@@ -180,7 +181,7 @@ class Arguments:
                 )
 
     def _check_limits(self, bound: Sequence[runtime.NDArray], extents: Mapping[str, int]) -> None:
-        """Check the ids of indexing operators wherever the lengths are known."""
+        """Check the ids of indexing operators if the extents that they index are known."""
         tensors = dict(zip(self.by_name, bound, strict=True))
         for name, limit in self._limits:
             sizes = [value_of(extent, extents) for extent in limit.extents]
@@ -188,7 +189,7 @@ class Arguments:
                 require_inside(runtime.as_numpy(tensors[name]), name, sizes, limit)
 
     def _check_ends(self, given: Mapping[str, Any], extents: Mapping[str, int]) -> None:
-        """Check that ends given as an array fit the tokens; TVM tensors are trusted."""
+        """Check that row ends given as an array fit the tokens; TVM tensors are trusted."""
         for name, extent in self._ends.items():
             count = value_of(extent, extents)
             if count is not None and not isinstance(given[name], runtime.NDArray):
@@ -200,7 +201,7 @@ class Arguments:
                     )
 
     def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """Check that lengths computed from arguments satisfy the operators' assumptions."""
+        """Check that the extents in this call satisfy the operators' assumptions."""
         extents, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
         for problem in filter(None, (demand.problem(extents) for demand in self._demands)):
             given = ", ".join(f"{s} = {n} of {names[at]!r}" for s, (at, n) in seen.items())
@@ -221,7 +222,7 @@ class Arguments:
                 _check_offsets(runtime.as_numpy(tensors[name]), name, num_ids, features)
 
     def _read_lookups(self, function: relax.Function) -> None:
-        """Find the arguments that operators use directly as ids or offsets."""
+        """Find the arguments that operators use directly as ids, offsets or row ends."""
         names = {param: param.name for param in function.params}
         for binding in _bindings(function):
             call = binding.value
@@ -257,9 +258,10 @@ def _table_rows(call: Any, axis: int = 0) -> int | None:
 
 
 def _taken_rows(call: Any) -> int | None:
-    """Return the upper bound of ids in mode "fast"; the other modes clip or wrap ids.
+    """Return the upper bound of the ids of a `take` from a table in mode "fast", or None.
 
-    Ids along an axis of an activation may count from the end: see `ops.indexing.limits`.
+    The other modes clip or wrap ids. Ids into an activation may be negative and count from the end
+    (see `ops.indexing.limits`).
     """
     axis = call.attrs["axis"]
     is_table = not isinstance(call.args[0], relax.DataflowVar)
@@ -268,13 +270,13 @@ def _taken_rows(call: Any) -> int | None:
 
 
 _BAG = "relax.sparsetrain.embedding_bag"
-# Operator -> function that returns the upper bound of its ids, or None.
+# Operator -> function of a call that returns the upper bound of its ids, or None.
 _LOOKUPS = {
     "relax.take": _taken_rows,
     "relax.sparsetrain.lookup": _table_rows,
     _BAG: _table_rows,
 }
-# Operator on ragged rows -> positions of the arguments (tokens, ends of rows).
+# Operator on ragged rows -> pairs of argument positions: the tokens, and the ends of their rows.
 _RAGGED = {
     f"relax.sparsetrain.ragged_{name}": places
     for name, places in {
@@ -298,7 +300,7 @@ def _require_constants_inside(limit: Limit) -> None:
 
 
 def _require_letters(function: relax.Function, name: str) -> None:
-    """Refuse a symbol that is no extent by itself: compiled programs solve no equations."""
+    """Refuse a symbol B that occurs only in extents such as B + 1: TVM does not solve for B."""
     extents = [(p.name, e) for p in function.params for e in getattr(p.ty, "shape", None) or ()]
     alone = [extent for _, extent in extents if isinstance(extent, tirx.Var)]
     for argument, extent in extents:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn compile errors into one line that names the operator.
+"""Compile errors in one line that names the operator.
 
-TVM reports an internal error or assertion without the operator. After such an error, each operator
-is lowered by itself, and the message names the first that fails.
+TVM reports an internal error or a failed assertion without naming the operator. After such an
+error, each operator is lowered by itself, and the message names the first operator that fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparsetrain.errors import ConfigError, SparsetrainError, first_line
 from sparsetrain.ops.operand_shapes import describe_call, name_of, operands, shape_of
 from sparsetrain.system.locks import with_builder_lock
 
-# Operator -> specific advice, in place of the general one.
+# Operator -> specific advice, in place of the general advice in `_OTHERWISE`.
 _WAYS_OUT = {
     "relax.strided_slice": "cut with op.strided_slice(..., assume_inbound=True), which is checked "
     "in every call",
@@ -28,12 +28,13 @@ _OTHERWISE = "give arguments of a different shape, dtype or attribute, or use di
 
 @contextmanager
 def naming_operators(module: tvm.IRModule, target: tvm.target.Target) -> Iterator[None]:
-    """Make errors raised while compiling name the operator, if it can be found.
+    """Make compile errors name the operator that caused them, if it can be found.
 
     Raises
     ------
     ConfigError
-        In place of TVM's errors; errors of memory and files pass through.
+        In place of TVM's error, if the operator is found. `OSError` and `MemoryError` pass
+        through.
     """
     try:
         yield
@@ -56,7 +57,7 @@ def _text(call: relax.Call) -> str:
 
 @with_builder_lock
 def _culprit(module: tvm.IRModule, target: tvm.target.Target, message: str) -> relax.Call | None:
-    """Return the first call that cannot be lowered, or that the compiler's message names."""
+    """Return the first call that cannot be lowered, else the first that the message names."""
     calls = list(_calls(module))
     if (
         "prim.if_then_else" in message
@@ -69,7 +70,7 @@ def _culprit(module: tvm.IRModule, target: tvm.target.Target, message: str) -> r
 
 
 def _moves_its_bounds(call: relax.Call) -> bool:
-    """Whether a call is a slice with a symbolic bound, which counts from the end if negative."""
+    """Whether a call is a slice with a symbolic bound that counts from the end if negative."""
     if name_of(call) != "relax.strided_slice" or int(call.attrs["assume_inbound"]):
         return False
     bounds = [bound for given in call.args[2:4] for bound in getattr(given, "fields", ())]
@@ -100,6 +101,6 @@ def _lowers(call: relax.Call, target: tvm.target.Target) -> bool:
     try:
         with target:
             lower(builder.get())
-    except Exception:  # as above
+    except Exception:  # TVM raises errors of many types
         return False
     return True

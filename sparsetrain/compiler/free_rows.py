@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free rows: make the number of rows of a table symbolic, so that one program fits any size.
+"""Symbolic numbers of table rows, so that one compiled program fits tables of any size.
 
-The sizes of tables differ with each day, fold and data set. Kernels that look up and update a table
-do not depend on its size. So if nothing else uses a table, its number of rows becomes a symbol,
-also in the optimizer's arrays with a row per table row. If a dense operator reads the table too,
-the number stays static. Arguments are checked against the function from before this pass. Cost: one
-walk through the bindings.
+Table sizes differ with each day, fold and data set. Kernels that look up and update a table do not
+depend on its size. So if nothing else uses a table, its number of rows becomes a symbol, also in
+the optimizer arrays that have a row per table row. If a dense operator reads the table too, the
+number stays static. Arguments are checked against the function as it was before this pass. Cost:
+one walk through the bindings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _rows(shape: Sequence[Any]) -> Any:
     return reduce(mul, shape[1:-1], shape[0])
 
 
-# (V, D) -> V, the product of all axes but the last, as a scalar argument for a kernel.
+# Operator (V, D) -> V: the product of all axes but the last, as a scalar argument for a kernel.
 rows_of = define_op(
     "rows_of",
     ("table",),
@@ -37,7 +37,7 @@ rows_of = define_op(
     lambda builder, call: relax.prim_value(_rows([*call.args[0].ty.shape])),
 )
 
-# Operators that read a table, their first operand, with any number of rows.
+# Operators that accept a table with any number of rows; the table is their first operand.
 READS = frozenset(
     f"relax.sparsetrain.{name}" for name in ("lookup", "embedding_bag", "weight_cotangent")
 )
@@ -46,9 +46,10 @@ _BESIDE = "arrays_beside_tables"
 
 
 def note_updates(function: relax.Function, beside: Mapping[str, Sequence[str]]) -> relax.Function:
-    """Record the tables that are updated in place, and the arguments with a row per table row.
+    """Record in an attribute which tables are updated in place (the keys of `beside`).
 
-    Only kernels that take any number of rows may read them.
+    The values of `beside` name the arguments with a row per table row. Only kernels that accept
+    any number of rows may read these tables and arguments.
     """
     return function.with_attr(_BESIDE, {table: [*names] for table, names in beside.items()})
 
@@ -56,9 +57,9 @@ def note_updates(function: relax.Function, beside: Mapping[str, Sequence[str]]) 
 def reads_of(
     function: relax.Function, tables: Collection[str]
 ) -> Iterator[tuple[str, str, str | None]]:
-    """Yield each read of some tables: the table's name, the operator, and the ids' argument.
+    """Yield each read of the given tables: the table, the operator, and the argument with the ids.
 
-    The ids' argument is None unless the read is a lookup by an argument of the function.
+    The last is None unless the read is a lookup and an argument of the function holds its ids.
     """
     names = {param: param.name for param in function.params}
     for call in values_of(function):
@@ -70,14 +71,14 @@ def reads_of(
 
 
 def values_of(function: relax.Function) -> Iterator[relax.Expr]:
-    """Yield the right-hand sides of a function."""
+    """Yield the right-hand sides of a function's bindings."""
     for block in function.body.blocks:
         yield from (binding.value for binding in block.bindings)
 
 
 @with_builder_lock
 def with_free_rows(module: tvm.IRModule, name: str) -> tvm.IRModule:
-    """Make the numbers of rows symbolic for tables that are only looked up and updated."""
+    """Make the number of rows symbolic for each table that is only looked up and updated."""
     function = module[name]
     updated = dict((function.attrs or {}).get(_BESIDE, {}))
     known = {param.name: param for param in function.params}
@@ -94,9 +95,10 @@ def with_free_rows(module: tvm.IRModule, name: str) -> tvm.IRModule:
 def with_rows(
     function: relax.Function, rows: Mapping[relax.Var, tirx.Var], as_computed: bool = False
 ) -> relax.Function:
-    """The function with letters for the rows of some arguments.
+    """Return the function with symbols as the numbers of rows of the arguments in `rows`.
 
-    With `as_computed` they are tables, and come in the dtype in which they are computed.
+    With `as_computed`, these arguments (tables) have the width and dtype that kernels compute
+    with, in place of the stored width and dtype.
     """
     given = {
         param: relax.Var(param.name, _type(param, letter, as_computed))
@@ -132,7 +134,7 @@ def _tables(function: relax.Function, updated: Mapping[str, Any]) -> list[relax.
 
 
 def _read_in(value: Any, updates: set[relax.Var]) -> set[relax.Var]:
-    """Return the tables that a right-hand side looks up or updates."""
+    """Return the tables that the right-hand side of a binding looks up or updates."""
     if not isinstance(value, relax.Call):
         return set()
     if isinstance(value.op, tvm.ir.GlobalVar) or any(is_call(value, each) for each in _OF_UPDATES):

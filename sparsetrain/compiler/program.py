@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled program: a Relax function that takes arrays by name.
 
-One compiled program runs with every batch size and tables of any size (`free_rows`). `arguments`
+One compiled program accepts every batch size and tables of any size (`free_rows`). `arguments`
 checks arrays before the program runs; kernels check nothing.
 """
 
@@ -42,7 +42,7 @@ _SHAPE = attrgetter("shape")
 class Program:
     """A Relax function that is compiled when it is first called.
 
-    Calls from several threads are serialized: a virtual machine runs one at a time.
+    Calls from several threads are serialized: a virtual machine runs one call at a time.
 
     Parameters
     ----------
@@ -53,14 +53,14 @@ class Program:
     target : str or tvm.target.Target
         See `sparsetrain.runtime.targets.resolve_target`.
     precision : Policy or Arithmetic, optional
-        Which operators run in half precision, see `sparsetrain.compiler.precision`; by default
-        none.
+        Decides which operators run in half precision (see `sparsetrain.compiler.precision`); by
+        default none do.
 
     Attributes
     ----------
     spared : tuple of Spared
-        Operators that run on fewer rows than in the given module, see
-        `sparsetrain.compiler.dead_rows`; ``print(program)`` lists them.
+        Operators that run on fewer rows than in the given module (see
+        `sparsetrain.compiler.dead_rows`); ``print(program)`` lists them.
     """
 
     spared: tuple[Spared, ...] = ()
@@ -101,7 +101,10 @@ class Program:
         return f"<b>{escape(str(self))}</b>\n{table(rows, ('argument', 'shape', 'dtype'))}"
 
     def flops_spared(self, inputs: Mapping[str, Any]) -> int:
-        """Return how many multiplications and additions of forward products `inputs` saves."""
+        """Return how many FLOPs of forward products are saved because dead rows are not computed.
+
+        The number depends on the shapes of `inputs`.
+        """
         extents = {
             symbol: int(inputs[name].shape[axis])
             for name, argument in self.arguments.by_name.items()
@@ -118,7 +121,7 @@ class Program:
     def executable(
         self, place: Path | None = None, hoists: bool = True, together: int = TOGETHER
     ) -> relax.VMExecutable:
-        """Compile the function, see `compile_relax`; with `hoists`, callers pass its buffers."""
+        """Compile the function (see `compile_relax`); if `hoists`, callers pass its buffers."""
         name = self._hoisted if hoists else None
         module, pipeline = self._compiled_from, schedule.pipeline(self.target, name)
         with naming_operators(module, self.target):
@@ -126,7 +129,7 @@ class Program:
 
     @property
     def _compiled_from(self) -> tvm.IRModule:
-        """The module that is compiled, for tables of any size."""
+        """The module to compile: `take` becomes a lookup, numbers of table rows are symbolic."""
         return with_free_rows(take_as_lookup(self.module), self.function)
 
     @cached_property
@@ -135,7 +138,7 @@ class Program:
 
     @property
     def _hoisted(self) -> str | None:
-        """The function's name if it takes buffers as arguments; None if memory is pooled."""
+        """The function's name if it takes its buffers as arguments; None if TVM's pool has them."""
         return self.function if self.backend.hoists else None
 
     @cached_property
@@ -143,7 +146,7 @@ class Program:
         return Workspace(self._lifetimes)
 
     def _lifetimes(self, arguments: Sequence[runtime.NDArray]) -> Sequence[BufferLifetime]:
-        """Return the buffers that the function needs for arguments of new sizes."""
+        """Return the buffers that the function needs for arguments of these sizes."""
         limit_pool(arguments[: self.arguments.num_inputs])
         if self._hoisted is None:
             return []
@@ -152,7 +155,7 @@ class Program:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether a call compiles nothing."""
+        """Whether the function is compiled, so that a call need not compile it."""
         return "_compiled" in self.__dict__
 
     def compile(self) -> Program:
@@ -161,7 +164,7 @@ class Program:
         return self
 
     def place(self, params: Mapping[str, Any]) -> dict[str, runtime.NDArray]:
-        """Copy parameters to the program's device, as a custom training loop needs them on CUDA.
+        """Copy parameters to the program's device, for custom training loops on CUDA.
 
         Optimizers update parameters in place and need the gradients on the same device.
 
@@ -173,15 +176,15 @@ class Program:
         Returns
         -------
         dict
-            Tensors by name, for calls, `optimizer.init` and `optimizer.apply_`. A tensor that is
-            already on the device is not copied.
+            Tensors by name, to pass to the program, `optimizer.init` and `optimizer.apply_`. A
+            tensor that is already on the device is not copied.
 
         Raises
         ------
         ConfigError
             If `params` is not a mapping.
         DataError
-            If an array is not an array of numbers.
+            If a value is not an array of numbers.
         ResourceError
             If the device has no memory left.
         """
@@ -203,15 +206,16 @@ class Program:
             Together they hold every argument; `params` takes precedence. TVM tensors are used
             without a copy; arrays are checked and copied.
         checked : bool
-            Whether all ids are known to be inside their tables, so that none are copied back for a
-            check.
+            Whether all ids are known to be inside their tables, so that they are not copied back
+            from the device for a check.
 
         Raises
         ------
         ConfigError
             If an argument is missing, or `params` or `inputs` is not a mapping.
         DataError
-            If an array does not fit its argument, an id its table, or offsets their ids.
+            If an array does not fit its argument, an id is outside its table, or offsets do not
+            fit their ids.
         """
         bound = self.arguments.bind(params, inputs, checked)
         with self._lock:
@@ -227,7 +231,7 @@ class GradientProgram(Program):
     Attributes
     ----------
     gradient : GradientModule
-        The module it was compiled from.
+        The differentiated module that the program is compiled from.
     """
 
     _is_gradient = True
@@ -273,30 +277,30 @@ def value_and_grad(
     module : tvm.IRModule
         From ``nn.Module.export_tvm`` or any other source.
     function : str
-        Name of a function with a scalar floating-point result, or a tuple of tensors that begins
-        with one.
+        Name of a function that returns a floating-point scalar, or a tuple of tensors with such a
+        scalar as the first.
     wrt : sequence of str, optional
-        Parameters to differentiate; by default all floating-point ones.
+        Parameters to differentiate; by default all floating-point parameters.
     densify : sequence of str
         Parameters that may have a dense gradient.
     target : str or tvm.target.Target
-        Where to run.
+        Where the program runs.
     precision : Policy, optional
         Operators in half precision, such as `sparsetrain.compiler.precision.BFLOAT16`. Parameters
         and gradients stay float32.
     scaled : bool
-        Whether the program has an input ``loss_scale``, a number that multiplies the gradients, not
-        the loss. A new number compiles nothing.
+        Whether the program has an input ``loss_scale``, a number that multiplies the gradients but
+        not the loss. It may differ in each call, without compiling again.
     buffers : sequence of str
         Parameters, such as running statistics, for which the function returns new values as its
-        last results. They are returned among the gradients, see `Optimizer.init`.
+        last results. The program returns these among the gradients (see `Optimizer.init`).
 
     Returns
     -------
     GradientProgram
-        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``, or a tuple of all
-        results in place of ``loss`` if there are more. ``program.module`` is the IRModule before
-        lowering.
+        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``. If the function has more
+        results, a tuple of all results replaces ``loss``. ``program.module`` is the IRModule
+        before lowering.
 
     Raises
     ------
@@ -313,7 +317,7 @@ def value_and_grad(
 def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:
     """Return a module with the named function, its private functions inlined, and its kernels.
 
-    Requirements on arguments are then read from a single function.
+    Inlining lets `Arguments` read all requirements on arguments from one function.
     """
     named = {var: body for var, body in module.functions.items() if var.name_hint == function}
     called = callees(module)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program cache on disk: a second run starts in milliseconds.
+"""Program cache on disk, so that a second run loads its programs in milliseconds.
 
-The key is a digest of everything that decides the code: the module with every operator replaced by
-its kernels (which covers user-defined operators), the target, the versions of TVM and Python, and
-the sources of this package. `sparsetrain.runtime.library_cache` keeps the files.
+The key is a digest of everything that the compiled code depends on: the module with every operator
+replaced by its kernels (which covers user-defined operators), the target, the versions of TVM and
+Python, and the sources of this package. `sparsetrain.runtime.library_cache` manages the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _tell: ContextVar[Callable[[bool], None]] = ContextVar("_tell", default=lambda k
 
 @contextmanager
 def announcing(tell: Callable[[bool], None]) -> Iterator[None]:
-    """Call `tell` before each compile of an uncached program, with whether it will be cached."""
+    """Call `tell` before each compilation of a program, with whether the result will be cached."""
     token = _tell.set(tell)
     try:
         yield
@@ -44,9 +44,9 @@ def load_or_build(
     target: tvm.target.Target,
     build: Callable[[Path | None], relax.VMExecutable],
 ) -> relax.VirtualMachine:
-    """Return the virtual machine of `module` on `target`, from the cache or from `build`.
+    """Return a virtual machine for `module` on `target`, from the cache or from `build`.
 
-    `build` gets the folder of kernels that programs share, or None.
+    `build` takes the folder of compiled kernels that programs share, or None.
     """
     backend = backend_of(target)
     place = library_cache.cache_folder() if backend.caches else None
@@ -63,14 +63,14 @@ def load_or_build(
         kernels = place if backend.hoists else None
         executable = build(kernels)
         library = library_cache.store(place, key, executable)
-        if library is None:  # kernels that must be linked first do not run by themselves
+        if library is None:  # not stored; code with shared kernels cannot run before linking
             library = executable if kernels is None else build(None)
     return create_vm(library, target)
 
 
 @with_builder_lock
 def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
-    """Return a hexadecimal digest of everything that decides the compiled code of `module`."""
+    """Return a hexadecimal digest of everything that the compiled code of `module` depends on."""
     with naming_operators(module, target), target:
         legal = relax.transform.LegalizeOps(LEGALIZE)(module)
     return library_cache.digest(

@@ -2,8 +2,8 @@
 """Shape constraints that are checked in each call of a program (PyTorch calls them guards).
 
 The compiler cannot prove that ``len(offsets) - 1`` equals the batch size, or that two symbolic
-lengths of one operator agree. If that is false, generated code reads out of bounds. So every
-unproved constraint is checked in each call.
+extents of an operator's operands agree. If they do not, generated code reads out of bounds. So
+every unproved constraint is checked in each call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsetrain.ops.operand_shapes import (
     size_of,
 )
 
-# Computes an expression, given the values of symbols.
+# A function that computes an expression from the values of its symbols.
 Formula = Callable[[Mapping[str, int]], int]
 
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
@@ -52,10 +52,11 @@ class Demand:
     Parameters
     ----------
     pair : Pair
+        The two extents, and whether the first may be smaller.
     words : str
-        The operator and its operands.
+        A description of the operator and its operands, for error messages.
     is_size : bool
-        Whether the extents are the sizes before and after a reshape.
+        Whether the extents are the numbers of elements before and after a reshape.
     """
 
     pair: Pair
@@ -68,7 +69,7 @@ class Demand:
         return _formula(self.pair.left), _formula(self.pair.right)
 
     def problem(self, extents: Mapping[str, int]) -> str | None:
-        """Return the error for these values of symbols, or None."""
+        """Return an error message if these values of the symbols break the constraint, or None."""
         left, right, at_most = self.pair
         try:
             found, wanted = (number(extents) for number in self._numbers)
@@ -83,7 +84,7 @@ class Demand:
 
 
 def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Demand]:
-    """Return the distinct constraints that hold only for some values of the symbols."""
+    """Return the distinct constraints that TVM cannot prove for all values of the symbols."""
     known, analyzer = dict.fromkeys(letters, 1), Analyzer()
     found: dict[str, Demand] = {}
     for binding in bindings:
@@ -107,7 +108,7 @@ def _demands(binding: Any) -> list[Demand]:
 
 
 def impossible(demands: Iterable[Demand]) -> str | None:
-    """Return an error that no values of the symbols can avoid, or None."""
+    """Return the error of a constraint that is false for all values of the symbols, or None."""
     for demand in demands:
         with suppress(KeyError):
             if problem := demand.problem({}):
@@ -116,7 +117,7 @@ def impossible(demands: Iterable[Demand]) -> str | None:
 
 
 def value_of(expr: Any, extents: Mapping[str, int]) -> int | None:
-    """Return an expression's value, or None if a symbol in it is unknown."""
+    """Return an expression's value, or None if a symbol is unknown or it divides by zero."""
     try:
         return _formula(expr)(extents)
     except (KeyError, ZeroDivisionError):
@@ -125,7 +126,7 @@ def value_of(expr: Any, extents: Mapping[str, int]) -> int | None:
 
 def _is_known(expr: Any, known: Mapping[str, int]) -> bool:
     try:
-        with suppress(ZeroDivisionError):  # by these numbers alone
+        with suppress(ZeroDivisionError):  # only these placeholder values divide by zero
             _formula(expr)(known)
     except KeyError:
         return False
@@ -133,7 +134,7 @@ def _is_known(expr: Any, known: Mapping[str, int]) -> bool:
 
 
 def _formula(expr: Any) -> Formula:
-    """Return a function of the symbols; KeyError for an unknown symbol or operation."""
+    """Return a function of the symbols' values; an unknown symbol or operation is a KeyError."""
     if isinstance(expr, tirx.IntImm):
         number = int(expr)
         return lambda extents: number

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU backend: this machine's CPU, or any CPU that LLVM compiles for.
+"""The CPU backend, for this machine's CPU or any other CPU that LLVM compiles for.
 
-Its modules are imported at first use, so that reading a table imports no trainer.
+Its modules are imported at first use, so that reading a table does not import the trainer.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sparsetrain.runtime.tensors import NDArray, as_numpy, empty
 
 
 class Cpu(Backend):
-    """Programs that LLVM compiles for a CPU and the host's threads run."""
+    """The backend for programs that LLVM compiles and the host's threads run."""
 
     kind, memory, hoists = "llvm", CPU_MEMORY, True
     row_formats = frozenset({"float32", "float64", "float16", "bfloat16", "int8", "uint8"})
-    # The break-even size that benchmarks/update.py finds for batches of 128 ids; for 2,048 it is
-    # larger.
+    # With 128 ids, updating the rows takes as long as updating a whole table of this size
+    # (benchmarks/update.py); with 2,048 ids the size is larger.
     most_weights_dense = 2**17
 
     def target(self) -> Target:
         return host_target()
 
     def complete(self, target: Target) -> Target:
-        """Remove AMX from the target where the operating system does not permit it."""
+        """Return the target without AMX if the operating system does not permit AMX."""
         return without_forbidden_amx(target)
 
     def describe(self) -> str:
@@ -56,9 +56,9 @@ class Cpu(Backend):
         return schedule()
 
     def compile(self, module: tvm.IRModule, target: Target) -> Any:
-        """Compile without TVM's common-subexpression pass; LLVM has one too.
+        """Compile without TVM's pass for common subexpressions, since LLVM has one too.
 
-        TVM's pass treats the negation of a float as an integer, and fails.
+        TVM's pass fails because it treats the negation of a float as an integer.
         """
         with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
             return tvm.compile(module, lowering.for_llvm(target), tir_pipeline=lowering.PIPELINE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalescing on a CPU; see `sparse_tensor.coalesce`, which calls it."""
+"""Coalescing on a CPU, called by `sparse_tensor.coalesce`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsetrain.sparse_tensor.plan_kernel import CHUNK_NOTES, plan_kernel
 
 
 def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
-    """Sort the ids digit by digit, on all threads if there are many ids."""
+    """Sort the ids with a radix sort, on all threads if `parallel` and there are many ids."""
     count, index_dtype = int(indices.shape[0]), str(indices.dtype)
     chunks = chunks_for(count) if parallel else 1
     rows = runtime.empty((count,), index_dtype)
@@ -36,7 +36,7 @@ def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
-    """Sum value rows (M, D) into (U, D), each run of equal ids in a fixed order."""
+    """Sum value rows (M, D) into (U, D); each row sums a run of equal ids in a fixed order."""
     width, dtype = int(values.shape[1]), str(values.dtype)
     out = runtime.empty((plan.num_unique, width), dtype)
     kernel = _segment_sum(width, dtype, source is not None)
@@ -45,14 +45,14 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
 
 
 def row_squares(values: NDArray) -> np.ndarray:
-    """Return the sums of squares (U,) of rows (U, D), in float64."""
+    """Return the sum of squares of each row of `values` (U, D), as float64 (U,)."""
     partial = runtime.empty((int(values.shape[0]),), "float64")
     _row_squares(int(values.shape[1]), str(values.dtype))(values, partial)
     return runtime.as_numpy(partial)
 
 
 def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
-    """Return how many of a plan's rows are below each edge."""
+    """Return for each edge how many of the plan's row numbers are below it."""
     return np.searchsorted(runtime.as_numpy(plan.rows), edges).tolist()
 
 

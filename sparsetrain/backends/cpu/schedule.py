@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule for a CPU: graph passes on products, and rules for kernels."""
+"""The CPU backend's schedule: graph passes for products, and rules for kernels."""
 
 from sparsetrain.backend import Schedule
 from sparsetrain.compiler.schedule.amx import TileMatmul
@@ -13,7 +13,7 @@ from sparsetrain.compiler.schedule.row_product import TakeRowProducts
 from sparsetrain.compiler.schedule.rule import ApplyRules
 from sparsetrain.compiler.schedule.transposes import FoldTransposeIntoMatmul
 
-# Tried in this order; the first rule that does not decline is used.
+# The rules, tried in this order; the first rule that does not decline is used.
 RULES = (
     TileMatmul(),
     HalfMatmul(),
@@ -26,7 +26,7 @@ RULES = (
 
 
 def schedule() -> Schedule:
-    """Return the passes for a CPU."""
+    """Return the passes that schedule kernels for a CPU."""
     return Schedule(
         products=[TakeRowProducts(), FoldTransposeIntoMatmul(), FoldPermutationIntoMatmul()],
         kernels=[ApplyRules(*RULES)],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update on a CPU from computed gradients: one call of an `UpdateProgram`."""
+"""Optimizer steps on a CPU, given gradients: each step is one call of an `UpdateProgram`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_LOSS = runtime.zeros((), "float32")
 
 
 class HostStep:
-    """Steps that run a program, which the state keeps; see `optim.update.apply.Step`."""
+    """A `Step` (see `optim.update.apply`) that runs a program, which is cached in the state."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class HostStep:
         leaves = leaves_of(_NO_LOSS if loss is None else loss, gradients)
         try:
             _, result = self._step.run_(params, leaves, state, max(sizes, default=0), scale)
-        except (RuntimeError, TypeError, ValueError):  # names the argument
+        except (RuntimeError, TypeError, ValueError):  # check_arguments' error names the argument
             check_arguments(state.owner.full_formula, params, gradients, state)
             raise
         return loss, result

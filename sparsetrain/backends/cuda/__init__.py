@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA backend: one NVIDIA device, and the CPU that launches its kernels.
+"""The CUDA backend, for one NVIDIA device and the CPU that launches its kernels.
 
 `device` describes the hardware; `pool`, `staging` and `streams` manage its memory; `schedule`
-compiles programs; `kernel_table` lists the kernels that replace the CPU's.
+lists the passes that compile programs; `kernel_table` lists the kernels that replace CPU kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsetrain.runtime.tensors import NDArray
 
 
 class Cuda(Backend):
-    """Kernels on one NVIDIA device, launched by programs on the host."""
+    """The backend for kernels on one NVIDIA device, launched by programs on the host."""
 
     kind, memory, hoists = device.KIND, device.MEMORY, False
     row_formats = frozenset({"float32", "float64", "float16", "bfloat16", "uint8"})
@@ -79,7 +79,7 @@ class Cuda(Backend):
         return coalesce
 
     def place(self, tensors: list[Any]) -> list[Any]:
-        """Copy tensors to the device that are not there yet."""
+        """Copy tensors to the device unless they are already there."""
         from sparsetrain.backends.cuda import pool
 
         return pool.place(tensors)
@@ -108,7 +108,7 @@ class Cuda(Backend):
         return DeviceTrainingStep(trainer)
 
     def stage(self, trainer: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        """Send batches to the device, and sort their rows, in a separate thread."""
+        """Yield the batches; a separate thread sends them to the device and may sort their rows."""
         staged: Iterator[Any] = trainer.training_step.prefetch(batches)
         return staged
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA: its target, the reason why it is unavailable, and the compilation of its kernels.
+"""The CUDA device: its target, why it may be unavailable, and how its kernels are compiled.
 
-nvcc compiles kernels without fast-math: TVM's default rounds square roots and divisions differently
-from a CPU, and replaces `expf` by an approximation. Values that the user has set in the environment
-are not overwritten.
+nvcc compiles kernels without fast-math. With fast-math, TVM's default, square roots and divisions
+would be rounded differently than on a CPU, and `expf` would be an approximation. The environment
+variables set here keep any values that the user has given them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import shutil
 from functools import lru_cache
 from typing import Any
 
-# TVM reads these at every compilation. NVRTC cannot undo everything that fast-math replaces, so the
-# compiler is nvcc.
+# TVM reads these variables at every compilation. In NVRTC, no option undoes everything that
+# fast-math replaces, so the compiler is nvcc.
 os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
 os.environ.setdefault("TVM_CUDA_NVCC_NO_FAST_MATH", "1")
 os.environ.setdefault(
@@ -48,12 +48,12 @@ def is_hidden() -> bool:
 
 
 def unavailable_reason() -> str | None:
-    """Say in one line why CUDA cannot be used, or None if it can."""
+    """Return in one line why CUDA cannot be used, or None if it can."""
     if not has_driver():
         return "there is no NVIDIA driver (libcuda.so.1)"
-    if is_hidden():  # checked before CUDA initialises; afterwards hidden devices stay hidden
+    if is_hidden():  # checked before CUDA is initialized; afterwards hidden devices stay hidden
         return "CUDA_VISIBLE_DEVICES hides all devices"
-    tvm.backend.load(KIND)  # which `runtime.import_tvm` leaves out
+    tvm.backend.load(KIND)  # `runtime.import_tvm` does not load this backend of TVM
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         needed = f"{cuda_wheels.RUNTIME} of CUDA 13: {cuda_wheels.INSTALL}"
         return f"TVM's CUDA runtime does not load: it needs {needed}"
@@ -89,7 +89,7 @@ def with_host(device: tvm.target.Target) -> tvm.target.Target:
 
 
 def has_tensor_cores(target: tvm.target.Target | None) -> bool:
-    """Whether a target's tensor cores take float16 and bfloat16: sm_80 or later."""
+    """Whether a target has tensor cores for float16 and bfloat16: sm_80 or later."""
     if target is None or target.kind.name != KIND:
         return False
     digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
@@ -99,8 +99,9 @@ def has_tensor_cores(target: tvm.target.Target | None) -> bool:
 def compile_kernels(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """Compile hand-written kernels, which already contain all barriers.
 
-    TVM would add barriers wherever it cannot prove that threads use separate parts of shared
-    memory, and fails if a barrier would be in a branch. nvcc eliminates common subexpressions.
+    TVM's `ThreadSync` would add barriers wherever it cannot prove that threads use separate parts
+    of shared memory, and fails if a barrier would be in a branch. TVM's pass for common
+    subexpressions is disabled too, because nvcc has one.
     """
     context = tvm.transform.PassContext(
         disabled_pass=["s_tir.ThreadSync"], config={"tirx.disable_cse_tir": True}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernel that writes rows by ids, with one writer per row and no atomic operations."""
+"""The CUDA kernel that writes rows selected by ids, with one writer per row and no atomics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 
 
 def write_kernel(width: int, dtype: str, combine: Callable[[Any, Any], Any]) -> PrimFunc:
-    """As on the CPU."""
+    """Return ``write(x, ids, new, out)``, which copies x and combines `new` into its rows `ids`."""
     with kernel("write") as built:
         height, count = extents(2)
         x, ids = buffer("x", (height, width), dtype), buffer("ids", (count,), "int64")

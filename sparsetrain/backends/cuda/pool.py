@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for a step on a device, from TVM's pool."""
+"""Device memory from TVM's pool, for the duration of a step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparsetrain.system.locks import with_builder_lock
 
 
 def place(tensors: list[NDArray]) -> list[NDArray]:
-    """Copy tensors to pooled memory on the device; tensors already there are returned."""
+    """Copy tensors to pooled memory on the device; return those already there unchanged."""
     return [_copied(tensor) if on_host(tensor) else tensor for tensor in tensors]
 
 
@@ -30,7 +30,7 @@ def _copied(tensor: NDArray) -> NDArray:
 
 
 def scratch(shape: tuple[int, ...], dtype: str) -> NDArray:
-    """Return uninitialised memory from the virtual machine's pool; freeing returns it there."""
+    """Return an uninitialized tensor from TVM's pool; when freed, its memory goes back there."""
     try:
         return _allocator(len(shape), dtype)(as_shape(shape))
     except RuntimeError as error:  # TVM reports CUDA's error as an InternalError
@@ -44,7 +44,7 @@ def scratch(shape: tuple[int, ...], dtype: str) -> NDArray:
 @cache
 @with_builder_lock
 def _allocator(rank: int, dtype: str) -> Any:
-    """Return the function that allocates a pooled tensor of a shape."""
+    """Return a compiled function that allocates a pooled tensor of a given shape."""
     sizes = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(rank)]
     builder = relax.BlockBuilder()
     shape = relax.Var("shape", relax.ShapeType(sizes))

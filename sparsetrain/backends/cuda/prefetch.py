@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefetching of batches to a device while it computes: check, copy, sort.
+"""Prefetching of batches to a device while it computes: they are checked, copied and sorted.
 
-A separate thread turns batches into the program's inputs and sends them (`StagingRing`). It may
-also sort the batch's rows and send that plan, in place of the device's radix sort. Both plans give
-the same bits and differ only in time.
+A separate thread turns batches into the program's inputs and sends them to the device
+(`StagingRing`). It may also sort the batch's rows and send the resulting plan; otherwise the device
+makes the plan. Both plans give the same bits and differ only in time.
 
-By default the host sorts batches of at most `HOST_LOOKUPS` ids, in parallel to any step; the device
-would sort between gradients and updates. For 53,248 ids, the host's sort took 0.5 ms, which may be
-longer than a step, and an H200's 0.04 ms.
+By default the host sorts batches of at most `HOST_LOOKUPS` ids, in parallel with the running step;
+the device would sort between computing gradients and updates. For 53,248 ids, the sort took 0.5 ms
+on the host, which may be longer than a step, and 0.04 ms on an H200.
 
-Errors here are ignored: the step of that batch raises them again, with the place.
+This thread ignores errors in a batch: the step on this batch raises them again, with their place.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
 from sparsetrain.training.step import Trainable, TrainingStep, step_inputs
 from sparsetrain.training.trainer import Planner, Trainer
 
-HOST_LOOKUPS = 16_384
+HOST_LOOKUPS = 16_384  # with the plan "auto", the host sorts batches of at most this many ids
 _PLAN = ("rows", "order", "offsets")
 
 
 class Ready(NamedTuple):
-    """A batch, and its inputs that are being copied to the device."""
+    """A batch, and its inputs, which are being copied to the device."""
 
     batch: Batch
-    rows: Mapping[str, str]  # parameters read by rows -> name of the array with the rows
+    rows: Mapping[str, str]  # parameter read by rows -> name of the array with the row ids
     stage: StagingRing
     staged: StagedBatch
-    planned: Mapping[str, str]  # parameters with a plan -> name of the sorted input
+    planned: Mapping[str, str]  # parameter with a plan -> name of the input that the plan sorts
 
     def plan(self, name: str, indices: runtime.NDArray) -> CoalescePlan | None:
-        """Return the plan of a parameter's rows, if `indices` holds the same rows."""
+        """Return the plan of a parameter's rows if it sorts `indices`, else None."""
         tensors = self.staged.tensors
         source = tensors.get(self.planned.get(name, ""))
         if source is None or source.data_ptr() != indices.data_ptr():
@@ -56,14 +56,14 @@ class Ready(NamedTuple):
 
 
 class DevicePrefetcher:
-    """Copies the inputs of coming batches to a trainer's device.
+    """Copies the inputs of the next batches to a trainer's device.
 
     Parameters
     ----------
     trainer : Trainer
         The trainer whose program reads the inputs.
     planner : {"auto", "host", "device"}
-        Which of the two sorts the rows of a batch.
+        Whether the host or the device sorts the rows of a batch.
     """
 
     def __init__(self, trainer: Trainable, planner: Planner) -> None:
@@ -72,7 +72,7 @@ class DevicePrefetcher:
         self._ready: Ready | None = None
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the same batches, prepared ahead; each stays ready until the next is requested."""
+        """Yield the same batches, with inputs prepared ahead and kept until the next request."""
         stage = StagingRing()
         items = prefetched(lambda: self._prepared(batches, stage), depth=2)
         try:
@@ -84,7 +84,8 @@ class DevicePrefetcher:
             stage.close()  # before joining the thread, which may wait for a slot
             items.close()  # type: ignore[attr-defined]
             stage.finish()
-            if self._ready is not None and self._ready.stage is stage:  # not a different iterator's
+            # The batch may belong to a newer iterator with its own ring.
+            if self._ready is not None and self._ready.stage is stage:
                 self._ready = None
 
     def ready(self, batch: Batch) -> Ready | None:
@@ -151,7 +152,7 @@ class DevicePrefetcher:
         return Ready(batch, sources, stage, stage.send(slot, arrays), planned)
 
     def _plans(self, rows: Mapping[str, Any]) -> dict[str, CoalescePlan]:
-        """Make the plans; none if the step coalesces in a different way."""
+        """Sort rows on the host into plans; make none if the step coalesces in a different way."""
         trainer = self._trainer
         if trainer.optimizer.clip_norm is not None or trainer.params.lagging:
             return {}
@@ -166,14 +167,14 @@ class DevicePrefetcher:
 
 
 def _flat(rows: Any) -> runtime.NDArray:
-    """Flatten rows; rows that a kernel placed are not copied."""
+    """Return row ids as a flat tensor; ids in a tensor are not copied."""
     if isinstance(rows, runtime.NDArray):
         return reshape_view(rows, (prod(rows.shape),))
     return runtime.as_tensor(np.ravel(rows))
 
 
 def _name_of(inputs: Mapping[str, Any], rows: Any) -> str | None:
-    """Return the name of the input with exactly these rows, in any shape."""
+    """Return the name of the input that shares the memory of `rows`, in any shape, or None."""
     memory = _memory(rows)
     arrays = {n: a for n, a in inputs.items() if isinstance(a, np.ndarray | runtime.NDArray)}
     return next((name for name, array in arrays.items() if _memory(array) == memory), None)
@@ -187,7 +188,7 @@ def _memory(array: Any) -> tuple[int, int]:
 
 
 class DeviceTrainingStep(TrainingStep):
-    """Steps of a trainer on a GPU: the gradient program, then the launches of the update."""
+    """A training step on a GPU: runs the gradient program, then launches the update kernels."""
 
     trusts = True
 
@@ -196,7 +197,7 @@ class DeviceTrainingStep(TrainingStep):
         self._ahead = DevicePrefetcher(trainer, trainer.plan)
 
     def prefetch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the same batches, prepared ahead."""
+        """Yield the same batches; their inputs are prepared ahead."""
         return self._ahead.batches(batches)
 
     @property

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ring of staging buffers: copies arrays to the GPU while it computes.
+"""Ring of staging buffers, which copies arrays to the GPU while it computes.
 
 Each slot of the ring has pinned host memory and as much device memory. Arrays are written into the
-pinned memory and copied on a separate stream. The thread that prepares batches calls `take`, which
-waits for a free slot, and `send`. The thread that computes calls `use`, and `release` after the
-launches that read the slot. Later copies into the slot wait on the device for those launches, so no
-memory is overwritten while it is read.
+pinned memory and copied to the device on a separate stream. The thread that prepares batches calls
+`take`, which waits for a free slot, and then `send`. The training thread calls `use`, and `release`
+after it has launched the kernels that read the slot. On the device, later copies into the slot wait
+for these kernels, so no memory is overwritten while it is read.
 
-Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway; none for
-arrays that are computed in a slot (`StagingSlot.room`).
+Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway. Arrays that
+are computed in a slot (`StagingSlot.room`) are not copied on the host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import tvm
 from sparsetrain.backends.cuda.streams import CopyStream
 from sparsetrain.runtime.tensors import NDArray, empty, view_as
 
-SLOTS = 3
+SLOTS = 3  # for the batches being computed, transferred and prepared
 _PINNED = 3  # DLPack's number for pinned host memory
 
 
@@ -38,12 +38,12 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of each."""
+        """Size in bytes of the host memory, and of the device memory."""
         return int(self.host.shape[0])
 
 
 class StagingSlot:
-    """Memory for one batch: a block for each array, which grows to the largest seen."""
+    """Memory for one batch: a block for each array, as large as the largest array so far."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, Block] = {}
@@ -60,27 +60,27 @@ class StagingSlot:
         return block
 
     def room(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray:
-        """Return pinned memory for an array that will be sent, as a CPU tensor."""
+        """Return pinned memory as a CPU tensor, in which to compute an array that will be sent."""
         size = prod(shape) * np.dtype(dtype).itemsize
         return view_as(self.block(name, size).writable, shape, dtype)
 
 
 def _as_cpu_tensor(pinned: NDArray) -> NDArray:
-    """View pinned memory as a CPU tensor, which DLPack refuses; it keeps `pinned` alive."""
+    """View pinned memory as a CPU tensor, although DLPack refuses this; keep `pinned` alive."""
     memory: Any = (ctypes.c_uint8 * int(pinned.shape[0])).from_address(pinned.data_ptr())
     memory.owner = pinned
     return tvm.runtime.from_dlpack(np.ctypeslib.as_array(memory))
 
 
 class StagedBatch(NamedTuple):
-    """Sent arrays as tensors on the device, by name; valid until released."""
+    """The device tensors of the arrays sent for a batch; valid until the slot is released."""
 
     slot: StagingSlot
     tensors: dict[str, NDArray]
 
 
 class StagingRing:
-    """The ring. It has slots for the batches being computed, transferred and prepared."""
+    """The ring of `slots` slots, with the stream that copies arrays into them."""
 
     def __init__(self, slots: int = SLOTS) -> None:
         self._stream = CopyStream()
@@ -89,21 +89,21 @@ class StagingRing:
             self._free.put(StagingSlot())
 
     def take(self) -> StagingSlot | None:
-        """Wait for a free slot; None once the ring is closed."""
+        """Wait for a free slot; return None once the ring is closed."""
         slot = self._free.get()
         if slot is None:
-            self._free.put(None)  # for waiting threads
+            self._free.put(None)  # wakes the next waiting thread
         return slot
 
     def drop(self, slot: StagingSlot) -> None:
-        """Release a slot that was not used."""
+        """Return an unused slot to the ring."""
         self._free.put(slot)
 
     def send(self, slot: StagingSlot, arrays: Mapping[str, np.ndarray]) -> StagedBatch:
-        """Start to copy checked arrays into a slot from `take`, without waiting for the copy.
+        """Start copying checked arrays to the device, through a slot from `take`.
 
-        Arrays in the slot's `room` are not copied on the host. Raises `ResourceError` if there is
-        no memory for the slot.
+        Arrays in the slot's `room` are not copied on the host. Raise `ResourceError` if there is no
+        memory for the slot.
         """
         tensors = {}
         for name, array in arrays.items():
@@ -117,19 +117,19 @@ class StagingRing:
         return StagedBatch(slot, tensors)
 
     def use(self, staged: StagedBatch) -> dict[str, NDArray]:
-        """Return the tensors, for kernels that are launched from now on."""
+        """Return the device tensors; kernels launched from now on wait for their copies."""
         self._stream.compute_waits()
         return staged.tensors
 
     def release(self, staged: StagedBatch) -> None:
-        """Release the slot, after the last launch that reads it and after its loss was read."""
+        """Release the slot; call this after launching the last kernel that reads it."""
         self._stream.copies_wait()
         self._free.put(staged.slot)
 
     def close(self) -> None:
-        """Close the ring; wake threads that wait for a slot."""
+        """Close the ring, and wake threads that wait for a slot."""
         self._free.put(None)
 
     def finish(self) -> None:
-        """Wait for copies in progress, before their memory is freed."""
+        """Wait for copies in progress; call this before freeing the ring's memory."""
         self._stream.finish()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA stream for copies of batches, parallel to the default stream, which computes.
+"""CUDA stream for copies of batches, which runs in parallel with the default stream.
 
 Kernels and all other copies run on CUDA's default stream. CUDA does not order the two streams;
-`compute_waits` and `copies_wait` do so on the device, without stopping the host. TVM's copies
-accept no stream from Python, so the copy calls CUDA's runtime directly, in the library that TVM has
+`compute_waits` and `copies_wait` do so on the device, without blocking the host. TVM's copy
+functions accept no stream from Python, so `copy_` calls CUDA's runtime library, which TVM has
 loaded.
 """
 
@@ -25,7 +25,7 @@ _RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
 
 
 class CopyStream:
-    """The stream of copies, and its order with the computation; any thread may call it."""
+    """The stream for copies, ordered with the computing stream; any thread may call its methods."""
 
     def __init__(self) -> None:
         self._device = tvm.cuda()
@@ -33,7 +33,7 @@ class CopyStream:
         self._wait = tvm.get_global_func("runtime.Device_StreamSyncFromTo")
 
     def copy_(self, target: NDArray, source: NDArray, size: int) -> None:
-        """Start to copy `size` bytes from pinned host memory to the device; return at once."""
+        """Start copying `size` bytes from pinned host memory to the device; return at once."""
         code = _library().cudaMemcpyAsync(
             ctypes.c_void_p(target.data_ptr()),
             ctypes.c_void_p(source.data_ptr()),
@@ -45,11 +45,11 @@ class CopyStream:
             raise ResourceError(f"CUDA failed to copy a batch of {size} bytes: error {code}")
 
     def compute_waits(self) -> None:
-        """Make later launches wait for all copies so far."""
+        """Make kernels launched later wait for all copies so far."""
         self._wait(self._device, self._stream, _DEFAULT)
 
     def copies_wait(self) -> None:
-        """Make later copies wait for all launches so far."""
+        """Make later copies wait for all kernels launched so far."""
         self._wait(self._device, _DEFAULT, self._stream)
 
     def finish(self) -> None:

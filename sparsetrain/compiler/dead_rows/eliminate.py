@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pass that skips the computation of rows that no result reads.
 
-Walking backwards from the results, the pass records whether all readers of a value read the same
-rows (`Rows`) or some reads all of it. An operator with a rule computes only the rows that are read;
-operands that are computed whole are cut to these. The pass runs before differentiation, so the
-reverse pass has fewer rows too.
+Walking backwards from the results, the pass records for each value whether all its readers read the
+same rows (`Rows`), or whether it is read as a whole. An operator with a rule computes only the rows
+that are read. If its operand is computed as a whole, these rows are selected from the operand. The
+pass runs before differentiation, so the reverse pass has fewer rows too.
 
 Invariant: results have the same bits, because kernels compute each row independently. Cost: one
 walk through the bindings, and a second one if rows can be skipped.
@@ -34,7 +34,7 @@ from sparsetrain.ops.operand_shapes import is_zero, name_of, shape_of, size_of
 from sparsetrain.system.locks import with_builder_lock
 
 _kept: ContextVar[bool] = ContextVar("dead rows are computed", default=False)
-_ALL = "all"  # a value's rows that are read
+_ALL = "all"  # readers need all rows of a value
 _LOOKUPS = frozenset({"relax.sparsetrain.lookup", "relax.take"})
 _DENSIFY = "relax.sparsetrain.densify"
 
@@ -69,15 +69,16 @@ def eliminate_dead_rows(
     ----------
     module : tvm.IRModule
     name : str
-        A function of the module; unchanged unless it is one dataflow block.
+        Name of the function. It stays unchanged unless it is one dataflow block.
     trains : bool
-        The function will be differentiated. A table's gradient must then name all rows that were
-        looked up, because optimizers count a row with a zero gradient as touched.
+        Whether the function will be differentiated. A table's gradient must then contain all rows
+        that were looked up, because optimizers count a row with a zero gradient as touched.
 
     Returns
     -------
     (IRModule, tuple of Spared)
-        The module is the same object if no rows can be skipped.
+        The new module, or the same object if no rows can be skipped; the operators that compute
+        fewer rows.
 
     Raises
     ------
@@ -111,9 +112,9 @@ class _Plan:
     Attributes
     ----------
     rows : dict
-        A variable that is computed for some rows only -> these rows.
+        Maps each variable that is computed for some rows only to these rows.
     begins : dict
-        A variable bound to an operator that selects rows -> the selection.
+        Maps each variable bound to an operator that selects rows to its `Selection`.
     """
 
     def __init__(self, function: relax.Function, trains: bool) -> None:
@@ -158,11 +159,11 @@ class _Plan:
             self._read[var] = need if same else _ALL
 
     def needs(self, value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
-        """Return `needs_of`, but None for lookups that must name every row."""
+        """Return `needs_of`, but None for a lookup that must run for every row."""
         return None if self._is_table(value) else needs_of(value, rows)
 
     def _is_table(self, call: Any) -> bool:
-        """Whether a call looks up rows of a table that has a row-sparse gradient."""
+        """Whether a call looks up rows of a table with a row-sparse gradient."""
         is_lookup = isinstance(call, relax.Call) and name_of(call) in _LOOKUPS
         return is_lookup and call.args[0] in self.of_params and not self._is_dense(call)
 
@@ -186,7 +187,10 @@ def _first(ty: Any) -> Any:
 
 
 def needs_of(value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
-    """Return the arguments of a right-hand side, each with the axis along which rows are needed."""
+    """Return each argument of a right-hand side with the axis of the rows it must provide.
+
+    The axis is None if the whole argument is needed. Return None if there is no rule.
+    """
     if isinstance(value, relax.Var):
         return [(value, rows.axis)]
     if isinstance(value, relax.TupleGetItem):
@@ -205,7 +209,7 @@ def needs_of(value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
 
 
 def _is_empty(value: relax.Expr) -> bool:
-    """Whether an extent is 0, which a reshape would read as "keep this extent"."""
+    """Whether an extent is 0, which a reshape would take to mean "keep this extent"."""
     return any(map(is_zero, shape_of(value) or ()))
 
 
@@ -215,12 +219,12 @@ def rule_of(value: Any) -> RowRule | None:
 
 
 def _is_matrix_like(x: relax.Expr, axis: int) -> bool:
-    """Whether a value is made in the function, and its rows along `axis` can form a matrix."""
+    """Whether the function computes a value, and its rows along `axis` can form a matrix."""
     return isinstance(x, relax.DataflowVar) and axis < x.ty.ndim - 1
 
 
 def renamed(value: Any, new: Callable[[relax.Var], relax.Expr]) -> Any:
-    """Replace variables in a right-hand side by those of a new function."""
+    """Replace each variable in a right-hand side by `new` of this variable."""
     if isinstance(value, relax.Var):
         return new(value)
     if isinstance(value, relax.Tuple):
@@ -238,7 +242,7 @@ class _Rebuilt:
 
     def __init__(self, function: relax.Function, plan: _Plan) -> None:
         self._function, self._plan = function, plan
-        self._selected: dict[relax.Var, Any] = {}  # selected rows: a matrix, or a tuple
+        self._selected: dict[relax.Var, Any] = {}  # old variable -> its rows: a matrix, or a tuple
         self._renamed: dict[relax.Var, relax.Var] = {}
         self.spared: list[Spared] = []
         self._selections: dict[Any, Selection] = {}
@@ -273,7 +277,7 @@ class _Rebuilt:
             self._renamed[var] = bind(builder, self._rename(value), var.name)
 
     def _known(self, rows: Rows) -> Rows:
-        """Return the same rows, with one shared object for equal selections."""
+        """Return the same rows; equal selections become one shared object."""
         return rows._replace(of=self._selections.setdefault(rows.of.key, rows.of))
 
     def _on_rows(self, var: relax.Var, value: Any, rows: Rows) -> Any:
@@ -304,11 +308,11 @@ class _Rebuilt:
         return Operand(argument, self._rows_of(argument, along), along.shape(shape))
 
     def _rows_of(self, value: relax.Expr, rows: Rows) -> Any:
-        """Return rows of a variable, which is computed for these rows only or whole."""
+        """Return rows of a variable; take them from the whole value if it is computed whole."""
         if value in self._selected:
             return self._selected[value]
         source = self._rename(value)
-        if value in self._plan.of_params:  # an operand beside an activation has a dense gradient
+        if value in self._plan.of_params:  # used with an activation, so its gradient is dense
             source = emit(densify(source))
         taken = emit(rows.of.take(source, rows.axis))
         return emit(as_matrix(taken)) if taken.ty.ndim > 1 else taken

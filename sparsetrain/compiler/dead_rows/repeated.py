@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that computes repeated input rows once, such as a user's numbers beside many items.
+"""Pass that computes repeated input rows once, such as a user's features next to many items.
 
-The inputs hold each distinct row once; an additional argument maps rows of the batch to them.
-Operators with a rule in `row_rules` run on the distinct rows. Their results are gathered where an
-operator also reads other values of the batch.
+The inputs hold each distinct row once; an additional argument maps rows of the batch to these rows.
+Operators with a rule in `row_rules` run on the distinct rows. Their results are gathered into the
+rows of the batch for operators that also read other values of the batch.
 
 Invariant: results have the same bits, because kernels compute each row independently. Cost: one
 walk through the bindings; at run time one gather.
@@ -28,24 +28,24 @@ from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.system.locks import with_builder_lock
 
 ROW_NUMBERS = "row_numbers"  # (B,) int64: the row of the inputs for each row of the batch
-_ROWS = "distinct_rows"  # their number
+_ROWS = "distinct_rows"  # symbol: the number of distinct rows
 
 
 @with_builder_lock
 def compute_repeated_once(module: tvm.IRModule, name: str) -> tvm.IRModule:
-    """Compute row-wise products of floating-point inputs (B, n) on their (U, n) distinct rows.
+    """Compute row-wise products of floating-point inputs (B, n) on their U distinct rows only.
 
     Parameters
     ----------
     module : tvm.IRModule
     name : str
-        A function of the module; unchanged unless it is one dataflow block.
+        Name of the function. It stays unchanged unless it is one dataflow block.
 
     Returns
     -------
     IRModule
-        Its function takes `ROW_NUMBERS` after its inputs. The same module, if no product would run
-        on fewer rows.
+        A module with a function that takes `ROW_NUMBERS` after its inputs, or the same module if
+        no product would run on fewer rows.
     """
     function = find_function(module, name)
     if not is_plain(function):
@@ -60,7 +60,7 @@ def compute_repeated_once(module: tvm.IRModule, name: str) -> tvm.IRModule:
 
 
 def repeated_arguments(arguments: Arguments) -> list[str]:
-    """Return names of the (U, n) arguments of a program that `compute_repeated_once` made."""
+    """Return the names of a program's (U, n) arguments, which hold each distinct row once."""
     if ROW_NUMBERS not in arguments.by_name:
         return []
     return [name for name, each in arguments.by_name.items() if (0, _ROWS) in each.symbols]
@@ -75,24 +75,24 @@ class _Distinct(Selection):
         self.count = count
 
     def take(self, x: relax.Expr, axis: int) -> relax.Expr:
-        """See `Selection`; only dropout calls it, and scoring functions have none."""
+        """Never called: only dropout needs it, and scoring functions have no dropout."""
         raise NotImplementedError
 
 
 class _Shared:
-    """The function, rebuilt with row numbers.
+    """The function, rebuilt to run on distinct rows and to gather results by row numbers.
 
     Attributes
     ----------
     flops : int
-        Multiplications and additions per row, of the products that run on distinct rows.
+        Multiplications and additions per row in the products that run on distinct rows.
     """
 
     def __init__(self, function: relax.Function) -> None:
         self._old = function
         self._rows = Rows(0, _Distinct(tirx.Var(_ROWS, "int64")))
-        self._once: dict[relax.Var, Any] = {}  # the value on distinct rows: a matrix, or a tuple
-        self._new: dict[relax.Var, relax.Expr] = {}  # all rows
+        self._once: dict[relax.Var, Any] = {}  # old variable -> distinct rows: a matrix or a tuple
+        self._new: dict[relax.Var, relax.Expr] = {}  # old variable -> all rows of the batch
         self.flops = 0
 
     def function(self, name: str) -> relax.Function:
@@ -133,7 +133,7 @@ class _Shared:
             self._new[var] = bind(builder, renamed(value, self._whole), var.name)
 
     def _needs(self, var: relax.Var, value: Any) -> list[tuple[Any, int | None]] | None:
-        """Return `needs_of` for a value computed from distinct rows and parameters, else None."""
+        """Return `needs_of` if a value depends only on distinct rows and parameters, else None."""
         if not isinstance(var, relax.DataflowVar) or self._once.keys().isdisjoint(used_vars(value)):
             return None
         needs = needs_of(value, self._rows) or []

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operators that compute row by row, and the rows of operands that they need.
+"""Table of the operators that compute row by row, with the rows of operands that they need.
 
-Given the rows of a call's result that are read, a rule returns for each argument the axis along
-which the same rows are needed, or None if all are. A single None means that the call needs
-everything, as does an operator without a rule. `rebuild` makes the call on these rows only.
-Selected rows are always a matrix (rows, last axis), whatever the shape of the whole value.
+A rule's `needs` takes the rows of a call's result that are read. It returns for each argument the
+axis along which the same rows are needed, or None if the whole argument is. If it returns None
+instead of a list, the call needs all its arguments whole, like an operator without a rule.
+`rebuild` makes the call on the selected rows only. Selected rows are always a matrix (rows, last
+axis), whatever the shape of the whole value.
 
 Each rule has a line in ``tests/compiler/test_dead_rows.py``.
 """
@@ -41,11 +42,11 @@ class Rows(NamedTuple):
         return self._replace(axis=axis)
 
     def same(self, other: Any) -> bool:
-        """Whether `other` needs the same rows."""
+        """Whether `other` selects the same rows along the same axis."""
         return isinstance(other, Rows) and (self.axis, self.of.key) == (other.axis, other.of.key)
 
     def shape(self, whole: Sequence[Any]) -> list[Any]:
-        """Return the extents of a value cut to the selected rows."""
+        """Return the shape of the selected rows, given the shape of the whole value."""
         return [self.of.count if n == self.axis else extent for n, extent in enumerate(whole)]
 
 
@@ -57,7 +58,7 @@ class Operand:
 
     @property
     def is_selected(self) -> bool:
-        """Whether the operand is selected rows."""
+        """Whether the operand holds selected rows only."""
         return self._rows is not None
 
     @property
@@ -67,25 +68,26 @@ class Operand:
 
     @cached_property
     def value(self) -> relax.Expr:
-        """The operand in its original shape, cut to the selected rows."""
+        """The selected rows (or all), with all axes of the operand."""
         if self._rows is None or len(self.shape) == 2:
             return self.rows
         return emit(op.reshape(self._rows, self.shape))
 
 
 class RowRule(NamedTuple):
-    """Which rows a call needs, how to make the call on these rows, and the cost of a row.
+    """A rule for one operator: the rows it needs, the call on these rows, the cost of a row.
 
     Attributes
     ----------
     needs : callable
-        ``needs(call, rows) -> [axis or None for each argument]``, or None.
+        ``needs(call, rows) -> [axis or None for each argument]``; or None if the call cannot run on
+        these rows only.
     rebuild : callable
-        ``rebuild(call, rows, operands) -> matrix of the rows``.
+        ``rebuild(call, rows, operands) -> the selected rows of the result, as a matrix``.
     flops : callable
-        Multiplications and additions per row, counted for products only.
+        ``flops(call) -> multiplications and additions per row``; 0 for all but products.
     any_axis : bool
-        Whether the rows may be along the last axis, as for ids.
+        Whether the rows may also run along the last axis of the result.
     """
 
     needs: Callable[[Any, Rows], list[int | None] | None]
@@ -120,17 +122,17 @@ def _register(names: str, rule: RowRule) -> None:
 
 
 def _aligned(call: Any, rows: Rows) -> list[int | None]:
-    """Need all of an operand that broadcasts along the rows' axis, but only rows of the rest."""
+    """Need rows of each operand, but all of an operand that broadcasts along their axis."""
     found: list[int | None] = []
     for operand in call.args:
-        shape = shape_of(operand) or []  # a number has none
+        shape = shape_of(operand) or []  # a scalar constant has no shape
         axis = rows.axis - (call.ty.ndim - len(shape))
         found.append(None if axis < 0 or is_one(shape[axis]) else axis)
     return found
 
 
 def _finite(call: Any, rows: Rows) -> list[int | None] | None:
-    """As `_aligned`, for operators with a pole at 0: None if a row may be zeros."""
+    """Like `_aligned`, for operators with a pole at 0: None if a selected row may be all zeros."""
     return None if rows.of.has_zeros else _aligned(call, rows)
 
 
@@ -171,7 +173,7 @@ def _first_alone(call: Any, rows: Rows) -> list[int | None]:
 
 
 def _last_axis(call: Any, rows: Rows) -> list[int | None] | None:
-    """Need rows of the first argument, if the call reduces or normalizes the last axis only."""
+    """Need rows of the first argument if the call reduces or normalizes only the last axis."""
     name, ndim = call.op.name, call.args[0].ty.ndim
     axes = call.attrs["axes" if name.endswith("_norm") else "axis"]
     axes = [axes] if isinstance(axes, int) else axes or ()
@@ -216,7 +218,7 @@ _register("split", RowRule(_split, _split_matrix))
 
 
 def _concat(call: Any, rows: Rows) -> list[int | None] | None:
-    """Need rows of every field of the tuple, if they are joined along the last axis."""
+    """Need rows of every field of the tuple if the fields are concatenated along the last axis."""
     last = int(call.attrs["axis"] or 0) % call.ty.ndim == call.ty.ndim - 1
     return [rows.axis] * len(call.args[0].ty.fields) if last else None
 
@@ -230,12 +232,12 @@ _register("concat", RowRule(_concat, _concat_matrices))
 
 # --- Products, lookups, dropout ----------------------------------------------------------------
 
-# Kernels with a smaller static number of rows sum in a different order.
+# With fewer rows than this, if static, TVM's product kernels sum in a different order.
 _FEWEST_ROWS = 4
 
 
 def _product(call: Any, rows: Rows) -> list[int | None] | None:
-    """Need rows of the left operand, if the right one is a matrix such as a weight."""
+    """Need rows of the left operand if the right operand is a matrix, such as a weight."""
     x, weight = call.args
     if weight.ty.ndim != 2 or x.ty.ndim < 2:
         return None
@@ -317,7 +319,7 @@ def _of_these_tokens(rows: Rows, ends: relax.Expr) -> bool:
 
 
 def _expanded(call: Any, rows: Rows) -> list[int | None] | None:
-    """Need all row vectors, as each token gets its row's; the tokens themselves are not read."""
+    """Need all row vectors, because each token gets the vector of its row; no token is read."""
     return [None, None, None] if _of_these_tokens(rows, call.args[1]) else None
 
 
@@ -330,7 +332,7 @@ _register("sparsetrain.ragged_expand", RowRule(_expanded, _expand))
 
 
 def _attention(call: Any, rows: Rows) -> list[int | None] | None:
-    """Rows of queries and their operands; all of keys and values."""
+    """Need rows of the queries and of the factors per token, and all keys and values."""
     q, k, v, ends, *factors = call.args
     has_kernel = current().kernel("ragged_attention_at", attention_kernel) is not None
     fits = has_kernel and _of_these_tokens(rows, ends)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selections of rows: a slice, given places, or tokens of ragged rows.
+"""Selections of rows: a slice, constant indices, or tokens of ragged rows.
 
-A selection begins at an operator that reads only some rows of a value along an axis. It then
-applies to the values from which that value is computed. A selection never has more rows than the
+A selection begins at an operator that reads only some rows of a value along an axis. It then also
+applies to the values from which this value is computed. A selection never has more rows than the
 value.
 """
 
@@ -24,14 +24,14 @@ from sparsetrain.ops.operand_shapes import is_zero
 
 
 class Selection(ABC):
-    """Rows along one axis; selections with equal `key` are the same.
+    """Some of the rows along one axis; selections with an equal `key` select the same rows.
 
     Attributes
     ----------
     count : int or expression
-        How many rows are read.
+        Number of selected rows.
     has_zeros : bool
-        Whether a selected row may be zeros, as for an empty ragged row.
+        Whether zeros may stand in for a row, such as for the last token of an empty ragged row.
     """
 
     key: tuple[Any, ...]
@@ -61,7 +61,7 @@ class Slice(Selection):
 
 
 class Places(Selection):
-    """``x[places]``, with fewer places than rows."""
+    """``x[places]`` with constant indices, fewer than x has rows."""
 
     def __init__(self, ids: relax.Expr, mode: str, count: int) -> None:
         self.key, self.count = ("places", *ids.value.numpy().reshape(-1).tolist()), count
@@ -74,10 +74,10 @@ class Places(Selection):
 
 
 class Tokens(Selection):
-    """Selected tokens of ragged rows, by their places (M,) within their rows.
+    """M selected tokens of ragged rows; `places` (M,) are their positions within their rows.
 
-    Row b selects ``places[place_ends[b - 1]:place_ends[b]]``. A subclass reads the selected tokens
-    from all tokens (N, D).
+    Row b selects ``places[place_ends[b - 1]:place_ends[b]]``. A subclass implements how to read
+    the selected tokens from all tokens (N, D).
     """
 
     ends: relax.Var
@@ -118,7 +118,7 @@ class Last(Tokens):
         self.key, self.ends, self.count = ("last", ends), ends, ends.ty.shape[0]
 
     def read(self, tokens: relax.Expr) -> relax.Expr:
-        """See `Tokens`; a row without tokens gives zeros."""
+        """See `Tokens`; the result is zeros for a row without tokens."""
         return ragged.ragged_last(tokens, self.ends)
 
     def expand(self, rows: relax.Expr) -> relax.Expr:
@@ -127,7 +127,7 @@ class Last(Tokens):
 
     @cached_property
     def places(self) -> relax.Expr:
-        """See `Tokens`; -1 for a row without tokens."""
+        """See `Tokens`; the place is -1 for a row without tokens."""
         return emit(op.subtract(self.numbers, starts_of(self.ends)))
 
     @cached_property
@@ -137,16 +137,16 @@ class Last(Tokens):
 
     @cached_property
     def numbers(self) -> relax.Expr:
-        """See `Tokens`; a row without tokens points at an arbitrary token."""
+        """See `Tokens`; the index is arbitrary for a row without tokens."""
         return emit(op.subtract(self.ends, _number(1)))
 
     def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
-        """Return the rows, with zeros for rows without tokens."""
+        """Return the selected rows, with zeros for ragged rows without tokens."""
         return ragged.ragged_nonempty(rows, self.ends)
 
 
 class Taken(Tokens):
-    """Tokens at given places."""
+    """The tokens at given places within their rows."""
 
     def __init__(self, ends: relax.Var, places: relax.Var, place_ends: relax.Var) -> None:
         self.key = "tokens", ends, places, place_ends
@@ -177,7 +177,7 @@ class Taken(Tokens):
 
 
 def starts_of(ends: relax.Expr) -> relax.Expr:
-    """Return where each row begins, (B,) int64, given where it ends."""
+    """Return the index of each row's first token, (B,) int64, given the rows' ends."""
     others = emit(op.strided_slice(ends, [0], [0], [ends.ty.shape[0] - 1], assume_inbound=True))
     return emit(op.concat([relax.const([0], "int64"), others], 0))
 
@@ -190,13 +190,13 @@ def _number(value: int) -> relax.Expr:
 
 
 def selection_of(call: Any) -> tuple[Selection, int] | None:
-    """Return the rows of its first argument that a call reads, and their axis; None if all."""
+    """Return the rows of its first argument that a call reads and their axis, or None if all."""
     begin = _BEGINS.get(getattr(getattr(call, "op", None), "name", ""))
     return begin(call) if begin is not None else None
 
 
 def _slice(call: Any) -> tuple[Selection, int] | None:
-    """Select rows by a slice of one axis with static bounds, if it reads fewer than all."""
+    """Select the rows of a slice of one axis with static bounds, if it reads fewer than all."""
     x, *bounds = call.args
     given = [_int(each.fields[0]) for each in bounds if len(each.fields) == 1]
     if len(given) < len(bounds) or None in given:
@@ -205,7 +205,7 @@ def _slice(call: Any) -> tuple[Selection, int] | None:
     count = _fewer(x, axis, call.ty.shape[axis])
     if count is None or stride < 1:
         return None
-    inside = bool(call.attrs["assume_inbound"])  # then bounds are not clipped to an unknown length
+    inside = bool(call.attrs["assume_inbound"])  # if true, bounds are not clipped to the length
     return Slice(begin, end, stride, count, inside), axis % x.ty.ndim
 
 
@@ -225,7 +225,7 @@ def _take(call: Any) -> tuple[Selection, int] | None:
 
 
 def _fewer(x: relax.Expr, axis: int, count: Any) -> int | None:
-    """Return how many rows are read; None if that is unknown, or all rows are read."""
+    """Return how many rows are read, or None if the number is unknown or may be all rows."""
     extent = x.ty.shape[axis]
     if not isinstance(count, tirx.IntImm) or any(map(is_zero, x.ty.shape)):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Spared`: an operator that is computed on fewer rows, and how much that saves."""
+"""`Spared`: an operator that computes fewer rows, and the operations that this saves."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sparsetrain.ops.operand_shapes import format_shape
 
 
 class Spared(NamedTuple):
-    """An operator that is computed on fewer rows.
+    """An operator that computes fewer rows.
 
     Attributes
     ----------
     operator : str
     read, rows : int or expression
-        Number of rows that are computed, and number of all rows.
+        Number of rows that it computes, and number of all rows.
     flops : int
         Multiplications and additions per row, counted for products only.
     """
@@ -30,13 +30,13 @@ class Spared(NamedTuple):
     flops: int
 
     def saved(self, extents: Mapping[str, int]) -> int:
-        """Return how many multiplications and additions are saved, given the values of symbols."""
+        """Return how many multiplications and additions it saves, given the values of symbols."""
         fewer = value_of(self.rows - self.read, extents)
         return 0 if fewer is None else self.flops * fewer
 
 
 def describe(spared: Iterable[Spared]) -> Iterator[str]:
-    """Return one line for all operators with the same rows."""
+    """Yield one line for each group of operators that compute the same number of rows."""
     groups: list[list[Spared]] = []
     for each in spared:
         group = next((g for g in groups if _same_rows(g[0], each)), None)

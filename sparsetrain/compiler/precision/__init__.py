@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision: the policy, the pass that applies it, loss scaling, hardware requirements."""
+"""Mixed precision: policies, the pass that applies them, loss scaling, hardware requirements."""
 
 from sparsetrain.compiler.precision.half import to_half as to_half
 from sparsetrain.compiler.precision.loss_scale import LossScale as LossScale

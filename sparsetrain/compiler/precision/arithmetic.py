@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Arithmetic`: a precision on a target, and its effect on a model's programs and steps.
+"""`Arithmetic`: a precision on a target, for the programs and training steps of a model.
 
-Predictors and trainers make one from the name of the precision.
+Predictors and trainers create it from the name of a precision.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from sparsetrain.errors import ConfigError
 
 
 class Arithmetic:
-    """Rounding in programs and the scale of their loss; see `Trainer` for the arguments.
+    """The rounding policy of programs and the loss scale; see `Trainer` for the arguments.
 
     Attributes
     ----------
     policy : Policy or None
-        Operands that are rounded.
+        Decides which operands are rounded; None for float32.
     scaling : Scaling or None
-        The loss's scale.
+        The loss scale, or None if the loss is not scaled.
     loss : Scaling or Unscaled
-        The same for a step: the additional `inputs` of its gradient program, and the `scale` of its
-        gradients.
+        `scaling`, or `Unscaled` instead of None. Each step reads its fields `inputs` (additional
+        inputs of the gradient program) and `scale` (of the gradients).
     """
 
     def __init__(self, name: Precision, target: Any, loss_scale: Given = None) -> None:
@@ -43,25 +43,25 @@ class Arithmetic:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of a trainer with this precision and loss scale."""
+        """The arguments that give a trainer this precision and loss scale."""
         return {"precision": self.name, "loss_scale": self.scaling and self.scaling.rule}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return these arguments as plain values."""
+        """Return `arguments` as plain values."""
         return self.arguments | {"loss_scale": self.scaling and self.scaling.rule.to_dict()}
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Return the state that changes with steps, as plain values."""
+        """The state that changes from step to step, as plain values."""
         return {"loss_scale": self.scaling and self.scaling.to_dict()}
 
     @property
     def logged(self) -> dict[str, Any]:
-        """Columns of a log."""
+        """The columns that a training log gets: the loss scale, if there is one."""
         return {} if self.scaling is None else {"loss_scale": self.scaling.value}
 
     def change(self, before: Mapping[str, Any]) -> str:
-        """Return a message if the loss scale is not as `before`, with the reason; else ""."""
+        """Return a message if the loss scale has changed since `before`, and why; else ""."""
         if self.logged == before:
             return ""
         was, now = before["loss_scale"], self.logged["loss_scale"]
@@ -70,7 +70,7 @@ class Arithmetic:
         return f"{why}: loss scale {was:,.10g} becomes {now:,.10g}"
 
     def restore(self, counts: Mapping[str, Any]) -> None:
-        """Restore counts that were saved with the same precision and rule."""
+        """Restore saved `counts` if they belong to the same precision and rule."""
         same = counts.get("precision", self.name) == self.name
         if self.scaling is not None and counts["loss_scale"] is not None and same:
             self.scaling.restore(counts["loss_scale"])
@@ -80,7 +80,7 @@ Rounding: TypeAlias = Arithmetic | Policy | None
 
 
 def resumed(saved: Mapping[str, Any], name: Precision | None, loss_scale: Given) -> dict[str, Any]:
-    """Return the arguments of a resumed trainer: the saved ones, unless new ones are given."""
+    """Return the arguments of a resumed trainer: the saved arguments unless new ones are given."""
     before = saved["precision"]
     name = name or before
     scale = saved["loss_scale"] if name == before else None
@@ -89,6 +89,6 @@ def resumed(saved: Mapping[str, Any], name: Precision | None, loss_scale: Given)
 
 
 def rewritten(module: tvm.IRModule, function: str, precision: Rounding) -> tvm.IRModule:
-    """Return `module` with one function in a precision; None is float32."""
+    """Return `module` with one function converted to a precision; None means float32."""
     policy = precision.policy if isinstance(precision, Arithmetic) else precision
     return module if policy is None else to_half(module, function, policy)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed-precision pass: casts before the matrix products of a float32 program.
+"""Mixed-precision pass, which inserts casts before the matrix products of a float32 program.
 
-The pass reads a `Policy` and runs after differentiation, so forward and backward are treated alike.
-Parameters (the master weights) and their gradients stay float32: a product rounds its operands,
-sums in float32 and returns float32. Operators with hand-written kernels get the attribute `rounds`
-and round inside the kernel, without storing a rounded copy.
+The pass applies a `Policy`. It runs after differentiation, so it treats the forward and backward
+passes alike. Parameters (the master weights) and their gradients stay float32: a product rounds its
+operands, sums in float32 and returns float32. Operators with hand-written kernels get the attribute
+`rounds`, and the kernel rounds its operands as it reads them, without storing a rounded copy.
 
-Invariant: types of arguments and results do not change. The pass does not depend on the device;
-fusing casts and products into one kernel is the schedule's job.
+Invariant: the function's argument and result types do not change. The pass does not depend on the
+device; the schedule fuses casts and products into one kernel.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def to_half(module: tvm.IRModule, function: str, policy: Policy) -> tvm.IRModule
     Parameters
     ----------
     module : tvm.IRModule
-        Holds the function.
+        The module that contains the function.
     function : str
-        One dataflow block, float32.
+        Name of a float32 function of one dataflow block.
     policy : Policy
-        Operands that are rounded.
+        Decides which operands are rounded.
 
     Raises
     ------
     ConfigError
-        If no kernel rounds an operator of the policy.
+        If the policy names an operator without a kernel that rounds its operands.
     """
     _require_kernels(policy)
     rewriter = _Rewriter(module, policy)
     rewritten = rewriter.rewrite(module[function])
     rewriter.builder_.update_func(module.get_global_var(function), rewritten)
-    # A dead transpose would still count as a reader and keep a float32 copy of its operand.
+    # The schedule would count a dead transpose as a reader and keep a float32 copy for it.
     return relax.transform.DeadCodeElimination([function])(rewriter.builder_.get())
 
 
@@ -68,7 +68,7 @@ class _Rewriter(Rewriter):
         return self.builder_.normalize(relax.Call(call.op, operands, attrs, call.ty_args))
 
     def _half(self, operand: relax.Expr) -> relax.Expr:
-        """Return the rounded operand: cast once for all readers, before it is transposed."""
+        """Return the rounded operand, cast once for all its readers and before any transpose."""
         if operand not in self._halves:
             moved = self.definitions.of(operand)
             if is_call(moved, _MOVES):
@@ -84,7 +84,7 @@ class _Rewriter(Rewriter):
         return self.builder_.emit(relax.op.astype(self._half(operand), "float32"))
 
     def _is_stored_in_half(self, operand: relax.Expr) -> bool:
-        """Whether some product rounds a value, and all its other readers are neighbours."""
+        """Whether a product rounds the value, and all its other readers are `neighbours`."""
         if not isinstance(operand, relax.Var) or self.definitions.of(operand) is None:
             return False
         readers = self._readers(operand)

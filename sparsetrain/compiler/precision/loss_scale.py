@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss scaling: scale up the loss so that half precision does not round gradients to zero.
+"""Loss scaling, which keeps half precision from rounding small gradients to zero.
 
-The reverse pass starts from the scale instead of 1, and the optimizer divides by it in the factor
-that clipping uses: no extra pass over the gradients, and no recompilation for a new scale. A power
-of two changes no bit of a gradient, unless it under- or overflows.
+The reverse pass starts from the scale instead of 1. The optimizer divides by the scale in the
+factor by which clipping multiplies gradients, so scaling needs no extra pass over the gradients,
+and a new scale needs no recompilation. Scaling by a power of two does not change the final
+gradients, unless a gradient underflows or overflows.
 
-A dynamic scale searches for the largest one without overflow (Micikevicius et al. 2018,
-https://arxiv.org/abs/1710.03740). A non-finite gradient skips the step and halves the scale; a
-series of finite steps doubles it. At the smallest scale such a gradient is an ordinary error.
+A dynamic scale searches for the largest scale without overflow (Micikevicius et al. 2018,
+https://arxiv.org/abs/1710.03740). After a non-finite gradient the step is skipped and the scale
+halved; after a number of finite steps it is doubled. At the smallest scale, a non-finite gradient
+is an ordinary error.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from sparsetrain.compiler.precision.policy import Policy
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import is_number, require_int
 
-MOST = 2.0**24  # a larger scale gains nothing: by then no gradient rounds to zero
+MOST = 2.0**24  # a larger scale does not help: at this scale no gradient rounds to zero
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,10 @@ class LossScale:
     initial : float
         The first scale.
     every : int, optional
-        Steps without overflow after which the scale doubles; None keeps it as it is.
+        Number of steps without overflow after which the scale is doubled; None for a constant
+        scale.
     least, most : float
-        Bounds of a scale that changes.
+        Bounds of a scale that is not constant.
 
     Raises
     ------
@@ -84,25 +87,25 @@ Given: TypeAlias = "LossScale | float | Literal['dynamic'] | None"
 class Scale(NamedTuple):
     """Scale of the gradients of one step."""
 
-    factor: float = 1.0  # multiplies the gradients, where a rule is `scaled`
-    loss_scale: float = 1.0  # the gradients contain it; `factor` divides by it
+    factor: float = 1.0  # multiplies the gradients, if an update rule is `scaled`
+    loss_scale: float = 1.0  # already multiplied into the gradients; `factor` divides by it
     may_overflow: bool = False  # the scale may have made a gradient infinite
     norm: float | None = None  # global norm of the unscaled gradients, if it is known
 
     @classmethod
     def undoing(cls, loss_scale: float, may_overflow: bool) -> Scale:
-        """Return the scale that divides by `loss_scale`; raise `ConfigError` for an invalid one."""
+        """Return the `Scale` that divides by `loss_scale`, which must be positive and finite."""
         if not (is_number(loss_scale) and 0 < loss_scale < float("inf")):
             raise ConfigError(f"optimizer: scale must be finite and above 0, not {loss_scale!r}")
         return cls(1 / loss_scale, loss_scale, may_overflow)
 
     def clipped(self, norm: float, limit: float) -> Scale:
-        """Limit the norm of gradients; the given `norm` still contains the scale."""
+        """Limit the gradients' norm to `limit`; `norm` is the norm of the scaled gradients."""
         norm = norm / self.loss_scale
         return self._replace(factor=self.factor * min(1.0, limit / (norm + 1e-6)), norm=norm)
 
     def inputs(self, share: float = 1.0) -> dict[str, Any]:
-        """Return the `loss_scale` input of a scaled program, for a share of the loss."""
+        """Return the input `loss_scale` of a scaled program that computes a share of the loss."""
         return {LOSS_SCALE: np.float32(self.loss_scale * share)}
 
     def explain(self, problem: str, step: int) -> str:
@@ -120,7 +123,7 @@ NO_SCALE = Scale()
 
 
 class Unscaled(NamedTuple):
-    """No loss scaling; its fields are constants because every step reads them."""
+    """No loss scaling; `inputs` and `scale` are constants because every step reads them."""
 
     inputs: Mapping[str, Any] = MappingProxyType({})
     scale: Scale = NO_SCALE
@@ -136,7 +139,7 @@ class Scaling:
     Attributes
     ----------
     value : float
-        Factor of the next step's loss.
+        The scale of the next step's loss.
     good : int
         Steps since the scale changed or a gradient overflowed.
     overflows : int
@@ -149,7 +152,7 @@ class Scaling:
 
     @property
     def can_fall(self) -> bool:
-        """Whether the scale may have caused an overflow, and can be halved."""
+        """Whether the scale is dynamic and above its lower bound, so that it can be halved."""
         return self.rule.every is not None and self.value > self.rule.least
 
     @property
@@ -178,14 +181,14 @@ class Scaling:
         return {**self.rule.to_dict(), **counts}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Restore the counts from `to_dict`, if they were saved with the same rule."""
+        """Restore the counts from the result of `to_dict`, if it has the same rule."""
         other = Scaling.from_dict(saved)
         if other.rule == self.rule:
             self.value, self.good, self.overflows = other.value, other.good, other.overflows
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Scaling:
-        """The inverse of `to_dict`."""
+        """Create a `Scaling` from the result of `to_dict`."""
         counts = {name: saved[name] for name in ("value", "good", "overflows")}
         rule = {name: value for name, value in saved.items() if name not in counts}
         scaling = cls(LossScale(**rule))
@@ -199,20 +202,20 @@ class Scaling:
 
 
 def scaling_for(given: Given, policy: Policy | None) -> Scaling | None:
-    """Return the scaling at the start of a run; None without a scale.
+    """Return the `Scaling` for the start of a run, or None if the loss is not scaled.
 
     Parameters
     ----------
     given : LossScale, float, "dynamic" or None
-        A number is a constant scale. None means dynamic for float16, because gradients fall far
-        below its smallest number, and no scaling otherwise.
+        A number is a constant scale. None means "dynamic" for float16, because gradients can be far
+        smaller than its smallest positive number, and otherwise no scaling.
     policy : Policy, optional
-        Operands that are rounded.
+        The precision's policy; None for float32.
 
     Raises
     ------
     ConfigError
-        If `given` is something else.
+        If `given` is none of these.
     """
     if given is None:
         return Scaling(LossScale()) if policy is not None and policy.dtype == "float16" else None

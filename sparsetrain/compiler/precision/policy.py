@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed-precision policy: the operators that compute in half precision, as a value to extend.
+"""Mixed-precision policies, which name the operators that round their operands.
 
-- `always`: operators that round their operands, if a test of the call finds it worthwhile. Their
-  sums are float32.
+- `always`: operators that round their operands and sum in float32. Each has a test that decides
+  for a call whether rounding is worthwhile.
 - `neighbours`: operators that may read rounded values. A value that only `always` and `neighbours`
   operators read is stored in half precision; neighbours convert it back and compute in float32.
 - All other operators compute in float32, and their operands are stored in float32.
 
-A precision is the name of a policy. It needs hardware that multiplies its dtype.
+A precision is the name of a policy, such as ``"bf16"``. It needs hardware that multiplies the
+policy's dtype.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.ops.operand_shapes import is_one
 from sparsetrain.runtime.host import has_amx_tiles
 
-MOST_VECTORS = 64  # vectors per sample; the interaction's kernels hold no more in cache
-WIDE = 64  # width from which the backward pass on AMX tiles beats float32's
+MOST_VECTORS = 64  # vectors per sample; more do not fit the interaction kernels' cache budget
+WIDE = 64  # from this width the interaction's backward pass is faster on AMX tiles than in float32
 
 
 class Policy(NamedTuple):
@@ -34,8 +35,8 @@ class Policy(NamedTuple):
     dtype : str
         ``"bfloat16"`` or ``"float16"``.
     always : mapping of str to callable
-        Relax operators that round their operands, each with a test of the call. Only
-        ``relax.matmul`` and the operators in `ROUND_INSIDE` are possible.
+        Relax operators that round their operands -> a test that decides for each call. Only
+        ``relax.matmul`` and the operators in `ROUND_INSIDE` are allowed.
     neighbours : frozenset of str
         Relax operators that may read a rounded value.
 
@@ -58,8 +59,8 @@ class Policy(NamedTuple):
 def is_wide_product(call: Any) -> bool:
     """Whether a call is a float32 product of matrices with more than one row and column each.
 
-    A single row or column is read only once, so rounding gains nothing; a model's last layer (a
-    logit) keeps its precision.
+    A matrix multiplied by a single row or column is read only once, so rounding gains nothing. A
+    model's last layer, which computes one logit, thus keeps its precision.
     """
     types = [call.ty, *(operand.ty for operand in call.args)]
     return all(
@@ -68,9 +69,9 @@ def is_wide_product(call: Any) -> bool:
 
 
 def has_whole_vectors(call: Any) -> bool:
-    """Whether a call is an interaction of few float32 vectors, with a width divisible by 16.
+    """Whether an interaction has few enough float32 vectors, with a width divisible by 16.
 
-    Its AMX kernel reads each sample once, so it rounds operands inside the kernel.
+    The AMX kernel reads each sample once, so it rounds operands as it reads them.
     """
     _, features, width = call.args[1].ty.shape
     floats = all(str(operand.ty.dtype) == "float32" for operand in call.args)
@@ -78,11 +79,11 @@ def has_whole_vectors(call: Any) -> bool:
 
 
 def has_wide_vectors(call: Any) -> bool:
-    """The same with a width of 64 or more, where the backward pass on AMX tiles is faster too."""
+    """Like `has_whole_vectors`, but at a width where AMX speeds up the backward pass too."""
     return has_whole_vectors(call) and int(call.args[1].ty.shape[2]) >= WIDE
 
 
-# Operators with an attribute `rounds` (a dtype) that round their operands inside the kernel.
+# Operators with hand-written kernels that round their operands to the dtype in attribute `rounds`.
 ROUND_INSIDE = frozenset(
     {"relax.sparsetrain.interaction", "relax.sparsetrain.interaction_backward"}
 )
@@ -106,7 +107,7 @@ FLOAT16 = Policy("float16", _PRODUCTS, _NEIGHBOURS)
 Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
 
 _POLICIES: dict[str, Policy | None] = {"float32": None, "bf16": BFLOAT16, "fp16": FLOAT16}
-# The tests for a CPU with AMX tiles.
+# Policies that replace those above on a CPU with AMX tiles.
 _POLICIES_BY_TILES: dict[str, Policy | None] = {"bf16": BFLOAT16_BY_TILES}
 
 
@@ -123,7 +124,7 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
     Raises
     ------
     ConfigError
-        If there is no such precision, or the target lacks the instructions for it.
+        If there is no such precision, or the target lacks fast products of its dtype.
     """
     policy = precision if isinstance(precision, Policy) else _named(precision, target)
     missing = policy and lacks(policy.dtype, target)
@@ -133,7 +134,7 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
 
 
 def lacks(dtype: str, target: Target) -> str | None:
-    """Return why `target` has no fast products of `dtype`, or None if it has."""
+    """Return why `target` has no fast products of `dtype`, or None if it has them."""
     return backend_of(target).lacks(dtype, target)
 
 

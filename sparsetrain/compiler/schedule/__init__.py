@@ -2,11 +2,10 @@
 """Schedules: the passes that turn a Relax module into fast kernels for a target.
 
 `pipeline` lists the passes in order. Graph passes come first (`lower_attention`, `transposes`,
-`fold_rounding`, `fold_permutation`, `row_product`), with a hand-written kernel for `softmax`.
-`rule` then picks one for each kernel: `matmul`, `elementwise`, `reduction`, `fallback`;
-`bf16` and `amx` for bfloat16. `hoist_allocations` and the `elide_*` passes
-come last. `product`, `operands`, `register_tile` and `half_products` are parts of the
-schedule of a product.
+`fold_rounding`, `fold_permutation`, `row_product`, and `softmax` with a hand-written kernel). Then
+`rule` picks a schedule for each kernel: `matmul`, `elementwise`, `reduction` or `fallback`, or
+`bf16` or `amx` for bfloat16 products. `hoist_allocations` and `elide_argument_checks` come last.
+`product`, `operands`, `register_tile` and `half_products` are helpers for scheduling a product.
 """
 
 from sparsetrain.compiler.schedule.hoist_allocations import KINDS as KINDS

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise functions (maps, broadcasts, transposes, concatenations): one pass over memory.
+"""Schedule for elementwise kernels (maps, broadcasts, transposes, concatenations).
 
-Intermediate blocks are inlined into the blocks that write results, so nothing is stored in between.
-All axes but the last are spread over the threads; the last one, contiguous in the result, is
-vectorised. A single axis is cut into chunks large enough for a thread.
+Intermediate blocks are inlined into the blocks that write results, so a kernel makes one pass over
+memory. All axes but the last are spread over the threads; the last axis, which is contiguous in the
+result, is vectorized. A single axis is split into chunks large enough for a thread.
 """
 
 from tvm import s_tir
@@ -25,14 +25,14 @@ _CHUNK = 4096
 
 
 class Elementwise(CpuRule):
-    """Schedule a function in which every block computes each element on its own."""
+    """Schedule for kernels in which every block computes each element independently."""
 
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Inline all blocks that can be, and schedule the rest; None if a block reduces."""
-        # TVM calls a product contracted over one element injective, but it starts from zero and
-        # adds: an epilogue inlined into it would be applied twice.
+        """Inline intermediate blocks and schedule the others; return None if a block reduces."""
+        # TVM also calls a product injective if its sum has one term. But its block stores zero and
+        # then adds, so an epilogue inlined into it would be applied twice.
         if not all(info.is_injective() and _starts_nowhere(sch, info) for info in blocks):
             return None
         for block in _inlined(sch, blocks):
@@ -43,8 +43,8 @@ class Elementwise(CpuRule):
 def _inlined(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> list[SBlockRV]:
     """Inline each block into its consumers; return the blocks that write results.
 
-    dlight's `try_inline` also tries blocks that write results, and TVM's first error takes long;
-    see `rule`.
+    dlight's `try_inline` also tries blocks that write results. TVM refuses these, and the first
+    error is slow (see `rule`).
     """
     results = sch.get_output_blocks(sch.get_sblock("root"))
     kept = {sch.get(block).name_hint for block in results}

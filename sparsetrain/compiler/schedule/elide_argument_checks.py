@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that removes argument checks from kernels where the compiler can prove them.
+"""Pass that removes a kernel's argument checks if it can prove them at compile time.
 
-TVM's kernels check number, dtype, rank, extents, strides and offset of their arguments in every
-call. In a DLRM step those checks were half of the machine code and at least a third of LLVM's time.
-But every call is visible at compile time, so this pass compares the types of its arguments with the
-kernel's declaration, symbols included. `sparsetrain.compiler.arguments` and the program's prologue
-check arrays from outside; arrays that the program allocates are in C order without an offset.
-Results of external functions are unknown, so kernels that read them keep their checks. A kernel
-also keeps its checks if one of its calls cannot be proved, if a kernel calls it, or if it contains
-asserts.
+TVM's kernels check the number, dtype, rank, extents, strides and offset of their arguments in each
+call. In a DLRM step these checks were half of the machine code and took at least a third of LLVM's
+time. But every call is visible at compile time, so this pass compares the types of its arguments
+with the kernel's declaration, symbols included. `sparsetrain.compiler.arguments` and the program's
+prologue check the arguments of the program; arrays that the program allocates are in C order
+without an offset. The layout of an external function's result is unknown, so kernels that read one
+keep their checks. A kernel also keeps its checks if the arguments of a call do not provably match,
+if another kernel calls it, or if it contains asserts.
 
-Precondition: the module is as `CallTIRRewrite` leaves it, so calls name every array they write.
+Precondition: `CallTIRRewrite` has run, so calls name every array they write.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sparsetrain.runtime.lowering import SKIP_ASSERTS
 
 @tvm.transform.module_pass(opt_level=0, name="ElideArgumentChecks")
 class ElideArgumentChecks:
-    """Mark kernels if all their calls provably match their declarations."""
+    """Mark each kernel if all calls to it provably match its declaration."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Give such kernels the attribute `SKIP_ASSERTS`."""
+        """Give these kernels the attribute `SKIP_ASSERTS`."""
         kernels = {v: f for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
         calls = [call for call in _calls(mod) if call.kernel in kernels]
         proved = {call.kernel for call in calls}
@@ -49,7 +49,7 @@ class ElideArgumentChecks:
 
 
 class _Call(NamedTuple):
-    """A call's arguments, and whether all arrays among them are in C order without an offset."""
+    """A kernel call: its arguments, and whether their arrays are in C order without an offset."""
 
     kernel: tvm.ir.GlobalVar
     given: Sequence[Any]
@@ -69,7 +69,7 @@ def _calls(mod: tvm.IRModule) -> Iterator[_Call]:
 
 
 class _Values:
-    """The definitions of a function's values; values in branches are unknown."""
+    """The definitions of a function's variables; variables in branches are unknown."""
 
     def __init__(self, function: relax.Function) -> None:
         self._params = set(function.params)
@@ -77,7 +77,7 @@ class _Values:
         self._bound = {b.var: b.value for block in blocks for b in block.bindings}
 
     def is_plain(self, value: Any) -> bool:
-        """Whether a value is a number, or an array in C order without an offset."""
+        """Whether a value is a scalar, or an array in C order without an offset."""
         value = self._made(value)
         if not isinstance(value, relax.Call):
             known = value in self._params or isinstance(value, tvm.ir.GenericConst)
@@ -86,7 +86,7 @@ class _Values:
         return name == _ALLOCATES or (name in _SHARES and self._shares_all(value))
 
     def _made(self, value: Any) -> Any:
-        """Return the value bound to a variable, or to a field of a tuple."""
+        """Return the value behind a variable or a field of a tuple, through all aliases."""
         while value in self._bound or isinstance(value, relax.TupleGetItem):
             if not isinstance(value, relax.TupleGetItem):
                 value = self._bound[value]
@@ -98,7 +98,7 @@ class _Values:
         return value
 
     def _shares_all(self, call: relax.Call) -> bool:
-        """Whether a view has no offset into the array whose memory it shares."""
+        """Whether a view shares the memory of a plain array, without an offset."""
         offset = call.args[_SHARES[call.op.name] :]
         return self.is_plain(call.args[0]) and all(
             isinstance(part, relax.Tuple) and not part.fields for part in offset
@@ -106,7 +106,7 @@ class _Values:
 
 
 _ALLOCATES = "relax.builtin.alloc_tensor"
-# Operator -> position of its offset argument, an empty tuple if there is no offset.
+# Operator that returns a view -> position of its offset, an empty tuple if there is no offset.
 _SHARES = {"relax.reshape": 2, "relax.memory.view": 3}
 
 
@@ -131,10 +131,10 @@ def _fits(kernel: tirx.PrimFunc, given: Sequence[Any]) -> bool:
         return False
     arrays = [(p.ty.shape, v.ty.shape) for p, v in pairs if isinstance(p.ty, BufferType)]
     extents = [pair for shapes in arrays for pair in zip(*shapes, strict=True)]
-    # An extent that is a symbol by itself defines the symbol; then all extents must be equal.
+    # A declared extent that is a symbol takes the actual value; then all extents must be equal.
     stands_for = {d: a for d, a in [*pairs, *extents] if _is_symbol(d) and d is not a}
     if not stands_for.keys().isdisjoint(_symbols([a for _, a in extents])):
-        return False  # the caller uses the same symbol for something else
+        return False  # the caller uses the same symbol with a different value
     analyzer = Analyzer()
     for symbol, extent in stands_for.items():
         analyzer.bind(symbol, extent)

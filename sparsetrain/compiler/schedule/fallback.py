@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fallback rule: keep the loops, and make them parallel where that is provably safe.
+"""Fallback schedule, which keeps a kernel's loops and runs them in parallel if provably safe.
 
 Each block keeps its loops and their order. Leading axes that write disjoint elements run in
-parallel; the schedule primitives verify that, and leave a block serial if they cannot. The order of
-sums never changes, so neither do results. A sum over an extent that may be 0 is initialised in a
-separate loop, so that an empty sum gives 0 instead of uninitialised memory.
+parallel; TVM's schedule primitives verify this, and the block stays serial if they cannot. The
+order of sums never changes, so results do not change either. A sum over an extent that may be 0 is
+initialized in a separate loop, so that an empty sum gives 0 instead of uninitialized memory.
 """
 
 from contextlib import suppress
@@ -18,12 +18,12 @@ from sparsetrain.compiler.schedule.rule import CpuRule, parallel_over
 
 
 class Fallback(CpuRule):
-    """Parallelise the leading spatial axes of every block that allows it."""
+    """Parallelize the leading spatial axes of every block that allows it."""
 
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Never declines."""
+        """Schedule any kernel; never return None."""
         del target
         for info in blocks:
             kinds, loops = info.dom_kind(), sch.get_loops(info.block_rv)

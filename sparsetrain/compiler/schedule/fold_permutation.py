@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that folds permutations into batched products, which then read tensors in place.
+"""Pass that folds permutations of axes into batched products, which then read tensors in place.
 
 Attention permutes (B, length, heads, D) to (B, heads, length, D), multiplies, and permutes the
-result back; a gradient transposes every matrix of a batch. As operators these are copies, which
-take as long as the products. The pass permutes the index expressions of the product instead.
+result back; a gradient transposes every matrix of a batch. As separate operators, permutations are
+copies that take as long as the products. The pass permutes the index expressions of the product
+instead.
 
-Invariant: values are unchanged. An operand is read in place if its last axis is an axis of its
-matrices, and a result is written in place if its columns stay last, as the schedule of a product
-requires. `transposes` handles products of two matrices.
+Invariant: values are unchanged. An operand is read in place if its last axis in memory is the row
+or column axis of its matrices, and a result is written in place if its columns stay last, as the
+schedule of a product requires. `transposes` handles products of two matrices.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 
 class _View(NamedTuple):
-    """A permuted tensor: its dimension n is dimension `axes[n]` of `source`."""
+    """A permuted tensor: its axis n is axis `axes[n]` of `source`."""
 
     source: relax.Expr
     axes: tuple[int, ...]
@@ -38,7 +39,7 @@ class FoldPermutationIntoMatmul(Rewriter):
     """Replace batched products, together with the permutations before and after them."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Replace a batched product, or a permutation of one."""
+        """Replace a batched product, or a permutation of its result."""
         result = self._result(call)
         if result is None:
             return super().visit_call_(call)
@@ -52,7 +53,7 @@ class FoldPermutationIntoMatmul(Rewriter):
         return self.builder_.call_te(compute, *sources, axes, primfunc_name_hint="matmul")
 
     def _result(self, call: relax.Call) -> _View | None:
-        """Return the product that `call` computes, possibly permuted."""
+        """Return the product that `call` computes as a view, or None if it computes none."""
         if is_batched_matmul(call):
             return _itself(call)
         if not is_call(call, "relax.permute_dims"):
@@ -63,14 +64,14 @@ class FoldPermutationIntoMatmul(Rewriter):
         return _View(product, view.axes) if is_batched_matmul(product) and is_last else None
 
     def _operand(self, operand: relax.Expr) -> _View:
-        """Return the layout of an operand if it can be read in place."""
+        """Return the operand as a view of its source if it can be read in place, else itself."""
         view = self._unpermuted(operand, lambda var: True)
         rank = len(view.axes)
         last = view.axes.index(rank - 1)
         return view if last >= rank - 2 else _itself(operand)
 
     def _unpermuted(self, value: relax.Expr, may_follow: Callable[[relax.Expr], bool]) -> _View:
-        """Return `value` as a permuted view of its source, looking through variables."""
+        """Return `value` as a view, looking through permutations while `may_follow` allows it."""
         view = _itself(value)
         while True:
             source = self.definitions.of(view.source)
@@ -105,14 +106,14 @@ def is_batched_matmul(value: relax.Expr | None) -> bool:
 
 
 def _product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) -> te.Tensor:
-    """Compute the product of two views, with axes in the order of a third view."""
+    """Compute the product of two views; `axes` permutes the left view, the right and the result."""
     k = te.reduce_axis((0, a.shape[axes[0][-1]]), name="k")
     shape, term = _terms(a, b, axes)
     return te.compute(shape, lambda *index: te.sum(term(index, k), axis=k), name="matmul")
 
 
 def _outer_product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) -> te.Tensor:
-    """The same without a sum, as an elementwise kernel that can fuse with others."""
+    """Compute a product with one step of k as an elementwise kernel, which can be fused."""
     shape, term = _terms(a, b, axes)
     return te.compute(shape, lambda *index: term(index, tirx.const(0, "int64")), name="outer")
 
@@ -120,7 +121,7 @@ def _outer_product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) ->
 def _terms(
     a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]
 ) -> tuple[list[Any], Callable[[Sequence[Any], Any], Any]]:
-    """Return a product's shape, and the term that step k adds to an element."""
+    """Return a product's shape, and a function that returns term k of the sum at an index."""
     of_left, of_right, of_result = axes
     *batch, rows, _ = (a.shape[axis] for axis in of_left)
     shape = [*batch, rows, b.shape[of_right[-1]]]
@@ -133,6 +134,6 @@ def _terms(
 
 
 def _in_order(index: Sequence[Any], axes: Sequence[int]) -> list[Any]:
-    """`out[axes[n]] = index[n]`."""
+    """Return the list with ``out[axes[n]] = index[n]``."""
     place = {axis: one for axis, one in zip(axes, index, strict=True)}
     return [place[axis] for axis in range(len(place))]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pass that folds casts and transposes into half-precision products.
 
-`matmul(astype(x, bfloat16), permute_dims(astype(w, bfloat16)), out_dtype=float32)` reads x and w in
-place. The kernel rounds such an operand while it packs it, and never stores it as bfloat16. An
-operand that an earlier kernel stored as bfloat16 is read without a conversion. `half_products` has
-the loops.
+`matmul(astype(x, bfloat16), permute_dims(astype(w, bfloat16)), out_dtype=float32)` then reads x and
+w in place. The kernel rounds such an operand while packing it and never stores a bfloat16 copy. An
+operand that an earlier kernel stored as bfloat16 is read without conversion. `half_products`
+defines the loops of the product.
 """
 
 import tvm
@@ -20,12 +20,12 @@ from sparsetrain.compiler.schedule.transposes import (
 from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 _FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which TVM's Python lacks
-_DROPOUT = "relax.sparsetrain.dropout"  # without a hand-written kernel: fuses after a product
+_DROPOUT = "relax.sparsetrain.dropout"  # has no hand-written kernel, so it fuses after a product
 
 
 @function_pass
 class FoldIntoHalfMatmul(Rewriter):
-    """Replace 2-D half products with float32 results by kernels that round and transpose."""
+    """Replace half-precision products of matrices by kernels that also round and transpose."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         """Multiply the sources of rounded and transposed operands instead."""
@@ -76,7 +76,7 @@ class FoldIntoHalfMatmul(Rewriter):
 
 
 def is_rounding(value: relax.Expr | None) -> bool:
-    """Whether `value` is a cast of float32 numbers to halves."""
+    """Whether `value` is a cast from float32 to half precision."""
     return (
         is_call(value, "relax.astype")
         and str(value.ty.dtype) in HALVES

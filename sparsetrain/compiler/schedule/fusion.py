@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes that prevent fusion where TVM would generate a wrong kernel.
 
-Hand-written kernels are part of the module, or operators are legalized into them. Fusion would
-discard the schedule of a kernel marked `tirx.is_scheduled`, and it fails on kernels without blocks
-or with 32-bit extents.
+Hand-written kernels are in the module from the start, or replace operators in `LegalizeOps`. Fusion
+would discard the schedule of a kernel marked `tirx.is_scheduled`, and it fails on kernels without
+blocks or with 32-bit extents.
 
-TVM treats a kernel as elementwise if it reads the same index that it writes. So does a kernel that
-pads the end of an array, but a product fused with the padding would write only the product and
-leave the rest of the result uninitialised.
+TVM treats a kernel as elementwise if it reads the same index that it writes. A kernel that pads the
+end of an array does this too. But a product fused with the padding would write only the product's
+elements and leave the rest of the result uninitialized.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ _BROADCAST, _INJECTIVE, _OPAQUE = 1, 2, 8
 
 
 def keep_hand_written_kernels() -> tvm.transform.Pass:
-    """Make hand-written kernels opaque."""
+    """Mark hand-written kernels as opaque, so that TVM does not fuse them."""
     return _marking("KeepHandWrittenKernels", _OPAQUE, _is_hand_written)
 
 
 def mark_resizing() -> tvm.transform.Pass:
-    """Mark elementwise kernels injective if an axis has different extents in input and output.
+    """Mark elementwise kernels as injective if an axis differs in extent between input and output.
 
-    That is true for padding and slices; a broadcast axis is read at index 0 instead.
+    This finds padding and slices, but not broadcasts, which read the axis at index 0.
     """
     return _marking("MarkResizing", _INJECTIVE, _resizes)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half-precision products: their loops, matcher, and the first steps of all their schedules.
+"""Half-precision products: their loops, their matcher, and the steps that all schedules share.
 
-The loops round to the bits of a half, widen them to float32, and multiply. A bfloat16 is held as
-`uint16`, because TVM 0.27 converts every intermediate of type bfloat16 to float32.
+The loops round operands to half precision, widen them to float32, and multiply. The bits of a
+rounded number are held as `uint16`, because TVM 0.27 converts every bfloat16 intermediate to
+float32.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from sparsetrain.compiler.schedule.product import Operand, Product, find_product
 def half_product(
     a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool, half: str = "bfloat16"
 ) -> te.Tensor:
-    """Compute ``a b`` in float32 sums, both rounded to `half` and either one transposed.
+    """Compute ``a b`` with float32 sums; factors are rounded to `half` and may be transposed.
 
     Parameters
     ----------
     a, b : te.Tensor
         Matrices, float32 or `half`.
     transpose_a, transpose_b : bool
-        Whether the factor is the transpose.
+        Whether the factor is the transpose of the given matrix.
     half : {"bfloat16", "float16"}
         Dtype of the factors.
     """
@@ -110,7 +111,7 @@ class Half(NamedTuple):
     widened : callable
         Bits -> float32 number.
     load : callable
-        Result of `widened` -> the load inside it; anything else unchanged.
+        Result of `widened` -> the load inside it; returns any other expression unchanged.
     """
 
     rounded: Callable[[tvm.ir.Expr], tvm.ir.Expr]
@@ -135,7 +136,7 @@ class HalfProduct(NamedTuple):
 def match_half_product(
     sch: s_tir.Schedule, blocks: list[SBlockInfo], half: str = "bfloat16"
 ) -> HalfProduct | None:
-    """Find the product of two half matrices (a key of `HALVES`) among `blocks`, or None."""
+    """Find the product of two matrices rounded to `half` (a key of `HALVES`), or return None."""
     product = find_product(sch, blocks, HALVES[half].load)
     if product is None or product.batch_axes:
         return None
@@ -157,7 +158,7 @@ def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> 
 
 
 class Prepared(NamedTuple):
-    """Blocks that pack the left operand (None: read in place), pack the right one, and store."""
+    """Blocks that pack the operands and store the result; `left` is None if read in place."""
 
     left: SBlockRV | None
     right: SBlockRV
@@ -167,16 +168,16 @@ class Prepared(NamedTuple):
 def prepare(
     sch: s_tir.Schedule, found: HalfProduct, tile: Sequence[int], in_place: bool
 ) -> Prepared:
-    """Pad the product, and merge all other blocks into those that pack and store.
+    """Pad the product, and merge all other blocks into the blocks that pack and store.
 
     Parameters
     ----------
     sch : Schedule
-        Written.
+        The schedule, which is modified.
     found : HalfProduct
-        The blocks.
+        The product and the other blocks.
     tile : sequence of 3 int
-        Rows, columns and the length of a sum are padded to multiples of these.
+        Rows, columns and the length of the sums are padded to multiples of these numbers.
     in_place : bool
         Whether the left operand in memory already has the layout of the product.
     """
@@ -197,7 +198,7 @@ def prepare(
 def _packing_block(
     sch: s_tir.Schedule, block: SBlockRV, operand: Operand, stage: SBlockRV
 ) -> SBlockRV:
-    """Return the block that writes the product's operand: the padding, else the rounding."""
+    """Return the block that pads the operand or, if nothing pads it, the block that rounds it."""
     padding = padding_block(sch, block, operand)
     if padding is None or sch.get(padding).same_as(sch.get(stage)):
         return stage

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pass that turns a function's intermediate arrays into arguments.
 
-Between two kernels the virtual machine runs on cold caches: creating and freeing a storage, a shape
-and a tensor for each result took 0.25 ms of a step on Criteo Kaggle. So arrays that do not escape a
-function become its last arguments. A second function returns their sizes; the caller allocates them
-once per size of the inputs (`sparsetrain.runtime.workspace`).
+Between two kernels the virtual machine runs on cold caches: creating and freeing a memory block, a
+shape and a tensor for each result took 0.25 ms of a step on Criteo Kaggle. So arrays that do not
+escape a function become its last arguments. A second function returns their sizes; the caller
+allocates them once for each size of the inputs (`sparsetrain.runtime.workspace`).
 
-Precondition: the module is as `CallTIRRewrite` leaves it.
+Precondition: `CallTIRRewrite` has run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm import DataType, relax, tirx
 
 NEEDS = "{}_needs"  # the name of the second function
 KINDS = ("int", "uint", "float", "bfloat")  # kinds of dtype that arrays may have
-OWN = -1  # instead of an array's number: the array owns its memory
+OWN = -1  # in place of an array's number: this array is no view, but owns its memory
 
 
 @tvm.transform.module_pass(opt_level=0, name="HoistAllocations")
@@ -29,10 +29,10 @@ class HoistAllocations:
     Parameters
     ----------
     function : str
-        Its name. A second function, named by `NEEDS`, takes its old arguments and returns a tuple
-        with a shape for each new argument. The shape's numbers are the first and the last binding
-        that use the array, the number of the new argument that it is a view of (or `OWN`), its
-        dtype's kind (in `KINDS`) and bits, and its extents.
+        Name of the function. A second function, with a name made by `NEEDS`, takes its old
+        arguments and returns one tuple of numbers (a Relax shape) for each new argument: the first
+        and last binding that use the array, the number of the new argument that it is a view of
+        (or `OWN`), the kind (an index into `KINDS`) and bits of its dtype, and its extents.
     """
 
     def __init__(self, function: str) -> None:
@@ -41,7 +41,7 @@ class HoistAllocations:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Rewrite the function and add a companion that returns its buffer sizes."""
+        """Rewrite the function, and add the second function, which returns its buffer sizes."""
         mod = mod.clone()
         hoisted = _Hoisted(mod, mod[self.function])
         mod[self.function] = hoisted.rewritten()
@@ -51,7 +51,7 @@ class HoistAllocations:
 
 @dataclass
 class _Array:
-    """An array: its variable, the array it is a view of, and its first and last binding."""
+    """An array: its variable, the array it is a view of, and the first and last binding with it."""
 
     var: relax.Var
     within: int
@@ -83,7 +83,7 @@ class _Hoisted:
         }
 
     def rewritten(self) -> relax.Function:
-        """Return the function with these arrays as its last arguments."""
+        """Return the function with the hoisted arrays as its last arguments."""
         old = self._function
         bindings = [
             relax.VarBinding(binding.var, self._resolved(binding.value))
@@ -97,7 +97,7 @@ class _Hoisted:
         return relax.Function(params, body, old.ret_ty, is_pure=False, attrs=old.attrs)
 
     def needs(self, name: str) -> relax.Function:
-        """Return the function that returns the sizes."""
+        """Return the second function, which returns the sizes of the hoisted arrays."""
         old = self._function
         rows = [relax.ShapeExpr(self._row(self._arrays[number])) for number in self._place]
         sizes = [relax.VarBinding(relax.Var("need", row.ty), row) for row in rows]
@@ -135,7 +135,7 @@ class _Hoisted:
         self._arrays.append(_Array(var, within, place, place))
 
     def _root(self, number: int) -> int:
-        """Return the array that owns an array's memory."""
+        """Return the number of the array that owns an array's memory."""
         within = self._arrays[number].within
         return number if within == OWN else within
 
@@ -167,20 +167,20 @@ class _Hoisted:
         return var in self._names and not self._place.keys().isdisjoint(self._mentioned(var))
 
     def _can_be_given(self, var: relax.Var) -> bool:
-        """Whether its size depends only on the sizes of inputs, and its dtype is in `KINDS`."""
+        """Whether an array's size depends only on sizes of inputs, and its dtype is in `KINDS`."""
         symbols = relax.analysis.tir_vars_in_type(var.ty)
         known = _number_type(var)[0] in KINDS and self._symbols.issuperset(symbols)
         return known and not _chooses(var.ty.shape)
 
     def _is_kernel(self, value: Any) -> bool:
-        """Whether a value is a call of a kernel, which returns nothing."""
+        """Whether a value is a kernel call, which returns nothing."""
         callee = getattr(value, "op", None)
         return isinstance(callee, tvm.ir.GlobalVar) and isinstance(
             self._module[callee], tirx.PrimFunc
         )
 
 
-# Values that only name other values.
+# Expressions that only refer to other values.
 _NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that lowers attention to products and a softmax.
+"""Pass that lowers attention to matrix products and a softmax.
 
-A gradient recomputes the attention weights from the same arguments as the forward pass, so the pass
-eliminates common subexpressions in functions with attention.
+The gradient recomputes the attention weights from the same arguments as the forward pass, so in
+functions with attention the pass also eliminates common subexpressions.
 """
 
 import tvm

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products: one schedule for NN, NT, TN, any extents, and any elementwise epilogue.
+"""Schedule for matrix products: NN, NT or TN, any extents, and any elementwise epilogue.
 
-- **Padded**: rows and columns to multiples of the register tile, so the inner loops have no guard.
-  Only loads at the edge and stores check bounds, so a symbolic batch costs nothing.
-- **Packed**: the right operand, and the left one of TN; `operands.py` explains how and why. In a
-  batch of small matrices, the task that multiplies a matrix packs it.
-- **In registers**: one tile of rows x columns accumulates over all of `k`. Columns are
-  vectorised, rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before
-  it is stored.
-- **Parallel**: over blocks of rows, over column panels too if threads do not pack their own rows,
-  or over the matrices of a batch of small ones. A panel is fetched once for the few tiles of a
-  block. Every element is summed over `k` in
-  order by one thread, so the result does not depend on the number of threads.
+- **Padding**: rows and columns are padded to multiples of the register tile, so the inner loops
+  need no bounds checks. Only loads at the edge and stores check bounds, so a symbolic batch size
+  costs nothing.
+- **Packing**: the right operand, and in TN the left operand, are packed; `operands.py` explains how
+  and why. In a batch of small matrices, the task that multiplies a matrix packs it.
+- **Registers**: one tile of rows x columns accumulates over all of `k`. Columns are vectorized and
+  rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before it is stored.
+- **Threads**: a task is a block of rows, or one column panel of a block if threads do not pack
+  their own rows, or one matrix of a batch of small matrices. A panel is fetched once for the tiles
+  of a row block. One thread sums each element over `k` in order, so the result does not depend on
+  the number of threads.
 """
 
 from typing import NamedTuple
@@ -39,32 +39,32 @@ from sparsetrain.compiler.schedule.rule import (
     vectorize_if_whole,
 )
 
-# Rows of a register tile -> tiles in a block of rows, for which a panel is fetched once. Most
-# batches are powers of two, which blocks of 128 or 66 rows divide evenly; blocks of 96 split 128
-# rows unevenly between two threads. Processors with tiles of 6 rows have smaller second-level
-# caches.
+# Rows of a register tile -> tiles in a row block, for which a panel is fetched once. Most batch
+# sizes are powers of two, which blocks of 128 or 66 rows divide about evenly; blocks of 96 would
+# split 128 rows unevenly between two threads. Processors with tiles of 6 rows have smaller
+# second-level caches.
 _TILES_PER_ROW_BLOCK = {8: 16, 6: 11}
-# The same if each block packs its rows over all of `k` (a batch): half of a second-level cache at
-# 2048 steps.
+# Tiles in a row block if a task packs its rows over all of `k` (a batch): at a batch of 2048, they
+# fill half of a second-level cache.
 _PACKED_TILES = 8
-# Least number of row blocks if the rows are static, so that every thread gets work.
+# Smallest number of row blocks if the rows are static, so that every thread gets work.
 _FEWEST_ROW_BLOCKS = 8
-# A batch's matrices are small below both limits: bytes of the right operand, which must fit into a
-# core's second-level cache, and multiplications.
+# A batch has small matrices if a right operand has at most this many bytes, so that it fits into a
+# core's second-level cache, and a product has at most this many multiplications.
 _SMALL_OPERAND = 2**17
 _SMALL_PRODUCT = 2**22
-# Below this, padding to a tile costs more than it saves, and the reduction rule schedules the
+# With fewer rows, padding to a tile costs more than it saves; the reduction rule then schedules the
 # product.
 _FEWEST_ROWS = 4
 
 
 class Matmul(CpuRule):
-    """Schedule a function that holds one matrix product and an elementwise epilogue."""
+    """Schedule for kernels with one matrix product and an elementwise epilogue."""
 
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Pad, pack, tile and fuse; None if this is not a product or too thin for a tile."""
+        """Pad, pack, tile and fuse; return None if it is no product or too thin for a tile."""
         product = find_product(sch, blocks)
         if product is None or _is_thin(product):
             return None
@@ -80,7 +80,7 @@ class Matmul(CpuRule):
 
 
 def _feeds(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> bool:
-    """Whether a block computes an operand of the product, rather than of its epilogue."""
+    """Whether a block computes an operand of the product itself."""
     written = [sch.get(info.block_rv).writes[0].source for info in blocks]
     read = [region.source for region in sch.get(product.info.block_rv).reads]
     return any(w.same_as(r) for w in written for r in read)
@@ -137,7 +137,7 @@ def _is_small(sch: s_tir.Schedule, product: Product) -> bool:
 
 
 def _padding(product: Product, tile: RegisterTile) -> list[int]:
-    """Return for each axis of the product the multiple to which its extent is padded."""
+    """Return a number for each axis of the product; the axis is padded to a multiple of it."""
     padding = [1] * len(product.info.dom())
     padding[product.row_axis], padding[-2] = tile.rows, tile.columns
     return padding
@@ -154,7 +154,10 @@ class _TileLoops(NamedTuple):
 def _tile_loops(
     sch: s_tir.Schedule, product: Product, tile: RegisterTile, tiles: int, *, by_panel: bool
 ) -> _TileLoops:
-    """Build the loops: row block, column panel, row tile, k, row, column; the first are tasks."""
+    """Build the loops: row block (a task), column panel, row tile, k, row, column.
+
+    With `by_panel`, each column panel of a row block is a task.
+    """
     *batch, j, k = sch.get_loops(product.info.block_rv)
     i = batch.pop(product.row_axis)
     row_block, row_tile, row = sch.split(i, [None, tiles, tile.rows])
@@ -174,7 +177,7 @@ def _tiles(product: Product, tile: RegisterTile) -> int:
 
 
 def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:
-    """Vectorise columns and unroll rows; zero a tile's sums in a separate block."""
+    """Vectorize columns and unroll rows; zero a tile's sums in a separate block."""
     sch.vectorize(loops.column)
     sch.unroll(loops.row)
     init = sch.decompose_reduction(block, loops.contracted)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of a product, packed or read in place, and its epilogue.
+"""Operands of a product, packed into panels or read in place, and the epilogue of a product.
 
 A panel holds the columns of one register tile for every step of `k`, so the inner loop reads it
-sequentially. Rows a power of two apart would evict each other from the first-level cache; panels
-cannot.
+sequentially. In place, rows a power of two apart would evict each other from the first-level cache;
+in a panel they cannot.
 
-- The right operand is packed once by all threads before the product starts, because every block of
-  rows reads it. If there are too few rows for several blocks, the thread that packs columns also
-  multiplies them. The task that multiplies small matrices of a batch also packs them.
+- The right operand is packed once, by all threads, before the product starts, because every block
+  of rows reads it. If there are too few rows for several blocks, the thread that packs columns also
+  multiplies them. In a batch of small matrices, the task that multiplies a matrix also packs it.
 - The left operand is read in place if `k` is contiguous in it (NN, NT). Otherwise (TN) each block
   of rows is packed by the thread that is about to use it, and stays in its second-level cache.
 
-Cost: one copy of the packed operand. Invariant: values are unchanged; padding is never stored. The
-blocks after a product are merged into one epilogue, which is applied before the store.
+Cost: one copy of the packed operand. Invariant: values are unchanged; results for the padding are
+never stored. Blocks after a product are merged into one epilogue, which runs before the store.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import parallel_over, static_extent
 
-# Adjacent columns of the source that a packing task copies: four cache lines of float32.
+# Number of adjacent source columns that a packing task copies: four cache lines of float32.
 _PACKED_TOGETHER = 64
-# Rows of the source that are gathered together: cache lines a power of two apart fall into one set
-# of the first-level cache, which has eight ways.
+# Number of source rows gathered at once: cache lines a power of two apart fall into one set of the
+# first-level cache, which holds eight lines.
 _GATHERED = 8
-# Steps of `k` in a packing task.
+# Number of steps of `k` in a packing task.
 _PACKED_STRETCH = 256
 
 
@@ -44,8 +44,9 @@ def pack_panels(
     """Pack an operand in a separate parallel pass.
 
     A task copies a range of `k` for a few panels, so it reads whole cache lines and writes few
-    streams. Vectors run along the panel. If the source is contiguous in `k`, vectors are gathered,
-    and later steps of `k` find their lines in cache. Tasks are in the product's order of panels.
+    streams. Vectors run across the columns of a panel. If the source is contiguous in `k`, a vector
+    is gathered from several rows, and later steps of `k` find these rows in cache. Tasks have the
+    order in which the product reads the panels.
     """
     vector_width = gcd(lanes, width)
     padding = padding_block(sch, block, operand)
@@ -74,7 +75,7 @@ def pack_nearby(
 ) -> None:
     """Pack a small operand inside the loop over tasks; all tiles of a task read it."""
     packing = _lay_out_in_panels(sch, block, operand, width)
-    # Before any split, as in `pack_row_blocks`.
+    # Must precede any split, as in `pack_row_blocks`.
     sch.compute_at(packing, task)
     *_, outer, inner = sch.get_loops(packing)
     k, column = (inner, outer) if operand.contracted_is_contiguous else (outer, inner)
@@ -89,7 +90,7 @@ def pack_row_blocks(
 ) -> None:
     """Pack an operand block by block, inside the loop over blocks of rows."""
     packing = _lay_out_in_panels(sch, block, operand, width)
-    # Before any split: `compute_at` of TVM 0.27 would drop the guard of an uneven one.
+    # Must precede any split: `compute_at` of TVM 0.27 would drop the guard of an uneven split.
     sch.compute_at(packing, row_block)
     *_, row = sch.get_loops(packing)
     sch.vectorize(sch.split(row, [None, width])[-1])
@@ -106,8 +107,8 @@ def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> Non
 def _repeat_last(sch: s_tir.Schedule, padding: SBlockRV, operand: Operand, lanes: int = 1) -> None:
     """Make a padding block repeat the last row or column instead of writing zeros.
 
-    Results for the padding are never stored. `lanes` neighbours inside the bounds are read as one
-    vector, which a bounds check per element would prevent.
+    Results for the padding are never stored. A bounds check per element would prevent vector loads,
+    so `lanes` adjacent elements are read as one vector if all are inside the bounds.
     """
     old = sch.get(padding)
     source = old.reads[0].source
@@ -129,7 +130,7 @@ def _repeat_last(sch: s_tir.Schedule, padding: SBlockRV, operand: Operand, lanes
 
 
 def padding_block(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> SBlockRV | None:
-    """Return the block that writes an operand's padded copy; None if it needed no padding."""
+    """Return the block that writes the padded copy of an operand, or None if there is none."""
     buffer = sch.get(block).reads[operand.read].source
     for producer in sch.get_producers(block):
         if sch.get(producer).writes[0].source.same_as(buffer):
@@ -154,26 +155,26 @@ def _lay_out_in_panels(
 
 
 def _all_but(operand: Operand, dimensions: Sequence[Any]) -> list[Any]:
-    """Return the entries for the batch axes, given one entry per dimension of an operand."""
+    """Return the entries of the batch axes, given an entry for each axis of an operand."""
     own = (operand.outer, operand.contracted)
     return [one for n, one in enumerate(dimensions) if n not in own]
 
 
 def _panels_per_task(extent: int | None, width: int) -> int:
-    """Return how many panels to copy together: a divisor of their number, to avoid guards."""
+    """Return how many panels to copy together; to avoid guards, it divides their number."""
     wanted = max(1, _PACKED_TOGETHER // width)
     return wanted if extent is None else gcd(wanted, extent // width)
 
 
 def inline_all_but_last(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> SBlockRV | None:
-    """Merge the elementwise blocks into the last one, and return it."""
+    """Inline the elementwise blocks into the last block, and return it (None if there are none)."""
     for info in blocks[:-1]:
         sch.compute_inline(info.block_rv)
     return blocks[-1].block_rv if blocks else None
 
 
 def single_consumer(sch: s_tir.Schedule, block: SBlockRV, final: SBlockRV | None) -> SBlockRV:
-    """Return the block that stores the product: epilogue, removal of padding, or a copy."""
+    """Return the block that stores the product: the epilogue, the unpadding, or else a copy."""
     consumers = sch.get_consumers(block)
     if not consumers:
         return sch.cache_write(block, 0, "global")

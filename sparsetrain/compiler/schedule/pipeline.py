@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass pipeline from a Relax module to scheduled, lowered kernels, in order.
+"""Pass pipeline from a Relax module to scheduled, lowered kernels.
 
-It is TVM's own CPU pipeline with these differences. Attention becomes products and a softmax, which
-has a hand-written kernel. Transposes are cancelled or folded into products of matrices and of
-batches. Operators that index have kernels with bounds checks (`sparsetrain.ops.indexing`). Kernels
-are scheduled by the rules of this package, whereas TVM's pipeline schedules nothing on a CPU.
-Reshapes never become kernels, so `RewriteDataflowReshape`, which aborts on hand-written kernels
-without a root block, is left out. Generated shape functions are declared free of aliasing. Kernels
-do not check arguments that provably match.
+It differs from TVM's CPU pipeline as follows. Attention becomes products and a softmax, which has a
+hand-written kernel. Transposes cancel each other or are folded into (batched) products.
+Indexing operators have kernels with bounds checks (`sparsetrain.ops.indexing`). The rules of this
+package schedule the kernels, whereas TVM's pipeline schedules nothing on a CPU.
+`RewriteDataflowReshape` is left out: it aborts on hand-written kernels without a root block, and
+reshapes never become kernels here. The arguments of generated shape functions are declared not to
+alias. Kernels do not check arguments that provably match.
 
 Cost: about 0.05 s per distinct kernel, once for all batch sizes.
 """
@@ -28,7 +28,7 @@ from sparsetrain.compiler.schedule.simplify_shapes import SimplifyShapes
 from sparsetrain.compiler.schedule.transposes import CancelTranspose
 from sparsetrain.ops import legalize
 
-# Operator -> lowering that replaces TVM's.
+# Operator -> lowering that replaces TVM's lowering.
 LEGALIZE = {**legalize.LEGALIZE, **softmax.LEGALIZE}
 
 
@@ -40,13 +40,13 @@ def pipeline(target: Target, hoisted: str | None = None) -> tvm.transform.Pass:
     target : Target
         The target; its kind must have a backend.
     hoisted : str, optional
-        Name of a function that takes its buffers as arguments, see `HoistAllocations`.
+        Name of a function that will take its buffers as arguments (see `HoistAllocations`).
 
     Returns
     -------
     Pass
-        To be used as `relax.build(module, target, relax_pipeline=pipeline(target))`. Functions may
-        have symbolic extents. Hand-written kernels marked `tirx.is_scheduled` stay as they are.
+        The pipeline, for `relax.build(module, target, relax_pipeline=pipeline(target))`. Functions
+        may have symbolic extents. Kernels marked `tirx.is_scheduled` stay unchanged.
 
     Raises
     ------
@@ -72,9 +72,9 @@ def pipeline(target: Target, hoisted: str | None = None) -> tvm.transform.Pass:
 
 
 def passes(schedule: Schedule, hoisted: str | None = None) -> list[tvm.transform.Pass]:
-    """Return all passes in order; the passes up to fusion decide the kernels."""
+    """Return all passes in order; the passes up to fusion decide which kernels there are."""
     return [
-        # Which kernels there are.
+        # Decide which kernels there are.
         SimplifyShapes(),
         relax.backend.DispatchSampling(),
         *schedule.graph,
@@ -82,7 +82,7 @@ def passes(schedule: Schedule, hoisted: str | None = None) -> list[tvm.transform
         LowerAttention(),
         CancelTranspose(),
         FoldIntoHalfMatmul(),
-        # Products that were replaced by their transposes are dead.
+        # Remove products that the passes above have replaced.
         relax.transform.DeadCodeElimination(),
         *schedule.products,
         relax.transform.DeadCodeElimination(),
@@ -95,7 +95,7 @@ def passes(schedule: Schedule, hoisted: str | None = None) -> list[tvm.transform
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
-        # How each one runs.
+        # Decide how each kernel runs.
         *schedule.kernels,
         # Lower the calls, from a graph of values to code for the virtual machine.
         relax.transform.ToNonDataflow(),

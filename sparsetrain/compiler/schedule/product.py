@@ -2,9 +2,9 @@
 """Matcher for matrix products in a loop nest, with operands in any layout.
 
 A block is a product if it sums `C[..., i, j] += A * B` from zero over one axis `k`, where A is
-indexed by i and k, and B by k and j, in any order. Batch axes may come before and between these, as
-the heads do in `C[b, i, h, j] += A[b, i, h, k] * B[b, k, h, j]`, but not last. Forms: NN, NT, TN,
-TT.
+indexed by i and k, and B by k and j, in any order. Batch axes may come before and between these,
+like the heads h in `C[b, i, h, j] += A[b, i, h, k] * B[b, k, h, j]`, but not last. The forms NN,
+NT, TN and TT say which operands are transposed (T).
 """
 
 from collections.abc import Callable
@@ -16,21 +16,21 @@ from tvm.ir import TensorLoad
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm_ffi import structural_equal
 
-# Static (int), or symbolic.
+# An extent: a number if it is static, or a symbolic expression.
 Extent: TypeAlias = int | tirx.Expr
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One factor: its position among the block's reads, and the dimensions of two of its axes."""
+    """One factor: its position among the block's reads, and which dimensions its axes index."""
 
     read: int
-    outer: int  # dimension of i in the left operand, or of j in the right one
-    contracted: int  # dimension of k
+    outer: int  # dimension indexed by i in the left operand, or by j in the right operand
+    contracted: int  # dimension indexed by k
 
     @property
     def contracted_is_contiguous(self) -> bool:
-        """Whether neighbours in memory are neighbours in `k`."""
+        """Whether `k` is contiguous in memory."""
         return self.contracted > self.outer
 
 
@@ -38,8 +38,8 @@ class Operand:
 class Product:
     """A matched product: the block, its operands and the extents of its axes.
 
-    `batch_axes` counts the other dimensions, including those of length 1, which have no axis in the
-    block. `row_axis` is the position of i among the block's axes; the last two are j and k.
+    `batch_axes` counts the other dimensions, including dimensions of length 1, for which the block
+    has no axis. `row_axis` is the position of i among the block's axes; the last two are j and k.
     """
 
     info: SBlockInfo
@@ -59,7 +59,7 @@ def _itself(factor: tirx.Expr) -> tirx.Expr:
 def find_product(
     sch: s_tir.Schedule, blocks: list[SBlockInfo], load: Callable[[tirx.Expr], tirx.Expr] = _itself
 ) -> Product | None:
-    """Return the first product among `blocks`, or None; `load` finds the load in a factor."""
+    """Return the first product among `blocks`, or None; `load` extracts the load from a factor."""
     return next(filter(None, (_match(sch, info, load) for info in blocks)), None)
 
 
@@ -91,7 +91,7 @@ def _match(
 
 
 def _row_axis(factors: list[list[int | None]], column: int) -> int:
-    """Return the last axis that only the factor without columns has."""
+    """Return the row axis: the last axis that only the factor without the column axis has."""
     with_columns, without = sorted(factors, key=lambda factor: column not in factor)
     alone = [a for a in without if a is not None and a != _FIXED and a not in with_columns]
     return max(alone, default=column - 1)
@@ -114,7 +114,7 @@ def _factors(
 
 
 def is_zero(init: tirx.Stmt | None) -> bool:
-    """Whether a block initialises its sums with 0."""
+    """Whether a block initializes its sums to 0."""
     return (
         isinstance(init, tirx.BufferStore)
         and isinstance(init.value, tirx.FloatImm)
@@ -122,11 +122,11 @@ def is_zero(init: tirx.Stmt | None) -> bool:
     )
 
 
-_FIXED = -1  # instead of an axis: the index into a dimension of length 1
+_FIXED = -1  # in place of an axis: the constant index 0 into a dimension of length 1
 
 
 def _positions(indices: list, axes: list) -> list[int | None]:
-    """Return which axis each index is; None for anything but an axis or 0."""
+    """Return the position of each index among the axes; `_FIXED` for 0, None if it is no axis."""
     return [
         _FIXED
         if isinstance(index, tirx.IntImm) and int(index) == 0
@@ -138,7 +138,7 @@ def _positions(indices: list, axes: list) -> list[int | None]:
 def _operand(
     block: s_tir.SBlock, load: TensorLoad, axes: list, i: int, j: int, k: int
 ) -> tuple[int, Operand] | None:
-    """Return whether `load` is the left (i) or the right (j) operand, and its layout."""
+    """Return the outer axis of `load` (i: left operand, j: right operand) and its layout."""
     found = _positions(load.indices, axes)
     outer = [axis for axis in (i, j) if axis in found]
     moving = [axis for axis in found if axis != _FIXED]
@@ -147,7 +147,7 @@ def _operand(
     if found[-1] not in (outer[0], k):
         return None
     read = next((n for n, region in enumerate(block.reads) if _same_place(region, load)), None)
-    if read is None:  # a matrix times itself: both regions are merged into one read
+    if read is None:  # a matrix times itself: TVM merges both regions into one read
         return None
     return outer[0], Operand(read, found.index(outer[0]), found.index(k))
 

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduction rules: sums, means, and products too thin for a register tile.
+"""Schedules for reductions: sums, means, and products too thin for a register tile.
 
-There are two shapes, which differ by the contiguous axis of the input:
+There are two cases, which differ in the contiguous axis of the input:
 
-- **Columns** (bias gradients, one-row weight gradients): the contiguous axis remains and is
-  vectorized. The long axis is cut into chunks of fixed length, with partial results combined in
-  order.
-- **Rows** (a one-column layer, norms, losses): the contiguous axis is reduced, in a vector of
-  partial results that is combined at the end. Rows run in parallel; a few long rows are cut into
-  chunks.
+- **Columns** (bias gradients, one-row weight gradients): the contiguous axis is kept and
+  vectorized. The reduced axis is split into chunks of fixed length, and the partial results are
+  combined in order.
+- **Rows** (a one-column layer, norms, losses): the contiguous axis is reduced into a vector of
+  partial results, which are combined at the end. Rows run in parallel; if there are only a few long
+  rows, they are split into chunks.
 
 Invariant: chunk lengths and vector widths depend on the target and the shape, never on the number
-of threads, so the order of summation does not either. Chunks also bound the rounding error of long
-sums.
+of threads. So the order of summation does not depend on it either. Chunks also bound the rounding
+error of long sums.
 """
 
 from tvm import s_tir
@@ -26,20 +26,20 @@ from sparsetrain.compiler.schedule.operands import inline_all_but_last
 from sparsetrain.compiler.schedule.register_tile import vector_unit
 from sparsetrain.compiler.schedule.rule import CpuRule, output_dtype, parallel_over, static_extent
 
-# Rows per partial sum in the column shape.
+# Rows per partial sum in the case of columns.
 _ROWS_PER_CHUNK = 256
-# Elements per partial result in the row shape, if there are too few rows for the threads.
+# Elements per partial result in the case of rows, if there are at most `_FEW_ROWS` rows.
 _ELEMENTS_PER_CHUNK = 4096
 _FEW_ROWS = 16
 
 
 class SingleReduction(CpuRule):
-    """Schedule a function with one reduction and elementwise blocks around it."""
+    """Schedule for kernels with one reduction, and elementwise blocks before and after it."""
 
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Choose the shape by the contiguous axis; None if there are several reductions."""
+        """Choose the case by the contiguous axis; return None if there are several reductions."""
         reductions = [n for n, info in enumerate(blocks) if not info.is_injective()]
         if len(reductions) != 1 or set(blocks[reductions[0]].dom_kind()) - {"S", "R"}:
             return None
@@ -60,7 +60,7 @@ class SingleReduction(CpuRule):
 
 
 class RowwiseReductions(CpuRule):
-    """Several reductions over the same rows (softmax, layer norm): TVM's own rule, guarded."""
+    """TVM's own rule for several reductions over the same rows, as in softmax and layer norm."""
 
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
@@ -71,7 +71,7 @@ class RowwiseReductions(CpuRule):
 
 
 def _split_axes(sch: s_tir.Schedule, info: SBlockInfo) -> tuple[list[LoopRV], LoopRV]:
-    """Move reduced loops inside and fuse them; return the spatial loops and the reduced one."""
+    """Fuse the reduced loops into the innermost loop; return the spatial loops and this loop."""
     loops = sch.get_loops(info.block_rv)
     kinds = info.dom_kind()
     spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == "S"]
@@ -81,7 +81,7 @@ def _split_axes(sch: s_tir.Schedule, info: SBlockInfo) -> tuple[list[LoopRV], Lo
 
 
 def _keeps_contiguous_axis(sch: s_tir.Schedule, block: SBlockRV, last: LoopRV) -> bool:
-    """Whether some operand is contiguous along the last spatial axis, and it is longer than 1."""
+    """Whether an operand is contiguous along the last spatial axis and the axis exceeds 1."""
     stmt = sch.get(block)
     spatial = [axis.var for axis in stmt.iter_vars if axis.iter_type == axis.DataPar]
     contiguous = [region.region[-1].min for region in stmt.reads if len(region.region)]
@@ -109,7 +109,7 @@ def _accumulate_columns(
     reduced: LoopRV,
     lanes: int,
 ) -> None:
-    """Sum four vectors of columns per task (256 bytes with AVX-512), row by row."""
+    """Sum four vectors of columns in each task (256 bytes with AVX-512), row by row."""
     panel, vector, lane = sch.split(column, [None, 4, lanes])
     sch.reorder(*outer, panel, reduced, vector, lane)
     sch.vectorize(lane)
@@ -137,7 +137,7 @@ def _schedule_rows(
 
 
 def _start_from_zero(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Write the initial value in a separate block, so that an empty reduction writes it too."""
+    """Write the initial value in a separate block, which also runs if the reduction is empty."""
     sch.decompose_reduction(block, sch.get_loops(block)[-1])
 
 
@@ -153,8 +153,9 @@ def _accumulate_rows(
 ) -> None:
     """Compute one vector of partial results per row; a second pass combines its lanes.
 
-    The passes stay separate: moving the first one under the second would drop the guard of a row
-    that is not whole vectors long (`compute_at` of TVM 0.27 rebuilds the loops without it).
+    The passes stay separate. If the first pass were moved into the loops of the second,
+    `compute_at` of TVM 0.27 would drop the guard that a row needs if its length is no multiple of
+    the vector.
     """
     length = static_extent(sch, reduced)
     if length is None or length < 2 * lanes:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Register tile: the innermost tile of a product, sized by the registers of a CPU core.
 
-A product's tile of `rows` x `columns` accumulators must hide the latency of fused multiply-adds
-(about eight must be in flight) and leave registers for one row of the right operand. 8 x 2
-vectors of the 32 AVX-512 registers and 6 x 2 of the 16 older ones do both.
+A tile of `rows` x `columns` accumulators must hide the latency of fused multiply-adds (about eight
+must be in flight) and leave registers for one row of the right operand. 8 x 2 vectors do both with
+AVX-512, which has 32 registers, and 6 x 2 vectors with AVX, which has 16.
 
-The width comes from the target's features. `llvm_get_vector_width` is not used, because in TVM 0.27
-it returns 512 for every x86 CPU.
+The width of a vector comes from the target's features. `llvm_get_vector_width` is not used, because
+in TVM 0.27 it returns 512 for every x86 CPU.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from tvm.target.codegen import target_has_features
 
 
 class VectorUnit(NamedTuple):
-    """Bits of one vector register, and how many registers there are."""
+    """The bits of one vector register, and the number of registers."""
 
     bits: int
     registers: int
@@ -34,7 +34,7 @@ class RegisterTile(NamedTuple):
     columns: int
 
 
-# The first feature that the target has decides.
+# CPU feature -> its registers; the first feature that the target has is used.
 _UNITS = (
     ("avx512f", VectorUnit(512, 32)),
     ("avx", VectorUnit(256, 16)),
@@ -51,7 +51,7 @@ def vector_unit(target: Target) -> VectorUnit:
 def register_tile(target: Target, dtype: str, columns: int | None) -> RegisterTile:
     """Return the tile for a product of `columns` columns (None: symbolic).
 
-    Narrow results get one vector per row, to waste less than one vector.
+    If the columns fit into one vector, a row of the tile has one vector, otherwise two.
     """
     unit = vector_unit(target)
     lanes = unit.lanes(dtype)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedule rules: the base class of CPU rules, and the pass that tries rules for each kernel.
 
-A rule receives one function of loops over blocks and returns a faster schedule of it, or None. A
-schedule primitive may also fail half-way. Each rule works on a copy, so a failed rule has no
-effect, and the next one is tried. A function that every rule declines is compiled unscheduled.
+A rule receives one kernel, a TIR function with loops and blocks, and returns a faster schedule, or
+None to decline. A schedule primitive may also fail halfway. Each rule works on a copy, so a failed
+rule has no effect, and the next rule is tried. If every rule declines, the kernel is compiled
+unscheduled.
 
-Each distinct kernel is scheduled once per process, because a rule's result depends only on the
-kernel and the target. Different programs of a model share most of their kernels. Scheduling a
-product takes 50 to 100 ms on one core of an EPYC (Zen 3), a lookup 1 ms.
+A rule's result depends only on the kernel and the target, so each distinct kernel is scheduled once
+per process. The programs of a model share most of their kernels. Scheduling a product takes 50 to
+100 ms on one core of an EPYC (Zen 3), and scheduling a lookup 1 ms.
 """
 
 from __future__ import annotations
@@ -53,25 +54,25 @@ class CpuRule(ScheduleRule, ABC):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Transform `sch`, with blocks in program order, and return it."""
+        """Transform and return `sch`, or return None to decline; `blocks` are in program order."""
 
 
 @lru_cache(maxsize=1)
 def _normalized(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]]:
-    """Return an unmodified schedule and its blocks; all rules for one kernel share them.
+    """Return an unmodified schedule and its blocks, shared by all rules that try a kernel.
 
-    A schedule's block references stay valid in its copies.
+    Each rule copies the schedule; references to its blocks stay valid in a copy.
     """
     sch = s_tir.Schedule(_with_loops(func))
     return sch, normalize_prim_func(sch) or []
 
 
 def _with_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with a loop of one around each scalar block.
+    """Return `func` with a loop of one iteration around each block that has no loop.
 
-    Beside a block without loops `rfactor` of TVM 0.27 fails, and `normalize_prim_func` raises and
-    catches an error. TVM's first error takes 0.35 s, because its traceback reads the symbols of
-    libraries.
+    If any block has no loop, `rfactor` of TVM 0.27 fails, and `normalize_prim_func` raises and
+    catches an error. The first error that TVM raises takes 0.35 s, because its traceback reads the
+    symbols of libraries.
     """
     root = func.body.block
     parts = [*root.body] if isinstance(root.body, tirx.SeqStmt) else [root.body]
@@ -94,15 +95,15 @@ def _with_loop(part: tirx.Stmt) -> tirx.Stmt:
 
 
 def has_blocks(func: tirx.PrimFunc) -> bool:
-    """Whether `func` is written in blocks, the form that schedules can transform."""
+    """Whether `func` consists of blocks, the form that schedules can transform."""
     return isinstance(func.body, s_tir.SBlockRealize)
 
 
 def has_wide_extents(func: tirx.PrimFunc) -> bool:
     """Whether every extent is int64, as in all kernels that Relax generates.
 
-    Kernels written with plain Python integers have int32 extents. Schedules would mix the two,
-    which code generation refuses.
+    Kernels written with plain Python integers have int32 extents. Schedules would mix int32 and
+    int64, and code generation refuses this.
     """
     extents = [extent for param in func.params for extent in getattr(param.ty, "shape", ())]
     return all(str(extent.ty.dtype) == "int64" for extent in extents)
@@ -133,10 +134,10 @@ def parallel_over(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
 
 
 def vectorize_if_whole(sch: s_tir.Schedule, loop: LoopRV, lanes: int) -> None:
-    """Vectorise `loop` by `lanes` if they divide it.
+    """Vectorize `loop` by `lanes` if its extent is a multiple of `lanes`.
 
-    A remainder would put a guard on every lane. LLVM's own vectoriser masks such a loop better, so
-    this leaves it unchanged.
+    Otherwise every lane would need a guard. LLVM's own vectorizer masks such a loop better, so it
+    stays unchanged here.
     """
     extent = static_extent(sch, loop)
     if extent is None or lanes < 2 or extent % lanes:
@@ -144,17 +145,17 @@ def vectorize_if_whole(sch: s_tir.Schedule, loop: LoopRV, lanes: int) -> None:
     sch.vectorize(sch.split(loop, [None, lanes])[-1])
 
 
-MOST_KERNELS = 500  # most recently used kernels in the cache
+MOST_KERNELS = 500  # the cache keeps this many of the most recently used kernels
 
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyRules")
 class ApplyRules:
-    """Schedule every kernel that is not scheduled yet, as `ApplyDefaultSchedule` does.
+    """Pass that schedules every kernel not yet scheduled, like `ApplyDefaultSchedule` of TVM.
 
     Parameters
     ----------
     rules : ScheduleRule
-        Tried in this order.
+        The rules, tried in this order.
     """
 
     def __init__(self, *rules: ScheduleRule) -> None:
@@ -180,14 +181,15 @@ def _plainly_named(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """Rename a kernel's parameters by their positions.
 
     Relax names parameters after layers and numbered values of a program, and a schedule names
-    blocks after parameters, so kernels that compute the same would differ by names only.
+    blocks after parameters. So kernels that compute the same would differ in names only, and miss
+    the cache.
     """
     new = {old: tirx.Var(f"p{place}", old.ty) for place, old in enumerate(kernel.params)}
     return tvm_ffi.structural_map(kernel, (tirx.Var, lambda var: new.get(var, var)))
 
 
 class _Known:
-    """A cache of scheduled kernels, by the kernel's text and target."""
+    """A cache of scheduled kernels, with the kernel's text and the target as key."""
 
     def __init__(self, rules: Sequence[ScheduleRule]) -> None:
         self._apply = ApplyDefaultSchedule(*rules)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that marks generated shape functions free of aliasing and makes them reproducible.
+"""Pass that marks generated shape functions as `noalias` and makes their code reproducible.
 
-A shape function has only one buffer. TVM 0.27 drops `noalias` from a whole LLVM module if the
-function that sorts last by name lacks it. Kernels then keep their accumulators in memory, at a
-third of the speed. Hand-written kernels should therefore have `tirx.noalias` too.
+A shape function has only one buffer, so nothing can alias. TVM 0.27 drops `noalias` from a whole
+LLVM module if the function that sorts last by name lacks it. Kernels then keep their accumulators
+in memory and run at a third of the speed. Hand-written kernels should therefore have `tirx.noalias`
+too.
 
-TVM stores computed extents in the order of memory addresses. This pass sorts the stores by index,
-so equal programs have equal code.
+TVM orders the stores of computed extents by memory addresses, which differ between processes. This
+pass sorts the stores by index, so that equal programs have equal code.
 """
 
 import tvm
@@ -20,7 +21,7 @@ class SettleShapeFunctions:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Set `tirx.noalias` on host functions that `VMShapeLower` made, and order their stores."""
+        """Set `tirx.noalias` on the functions from `VMShapeLower`, and sort their stores."""
         for name, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and function.attrs.get("tirx.is_host_func"):
                 settled = function.with_body(_by_place(function.body))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax and log-softmax of rows on a CPU: a hand-written kernel in whole vectors.
+"""Hand-written CPU kernel for the softmax and log-softmax of rows.
 
-A row is copied to a local array and padded with -inf to whole vectors. Its maximum, exponentials
-and sum are computed a vector at a time; TVM's kernel is a chain of dependent operations. Invariant:
-elements are summed per lane, then the lanes in pairs, for any number of threads. Rows run in
-parallel.
+A row is copied to a local array and padded with -inf to a whole number of vectors. Its maximum,
+exponentials and sum are computed a vector at a time, whereas TVM's kernel is a chain of dependent
+operations. Rows run in parallel. Invariant: elements are summed per lane, and then the lanes in
+pairs, for any number of threads.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def _fits(tensor: relax.TensorType, axis: int) -> bool:
 def softmax_kernel(
     rank: int, length: int, dtype: str, lanes: int, logarithm: bool
 ) -> tirx.PrimFunc:
-    """Return ``kernel(x, out)`` for tensors of `rank` axes, the last one of `length`.
+    """Return ``kernel(x, out)`` for tensors with `rank` axes; the last axis has `length` elements.
 
     Parameters
     ----------
     rank, length : int
-        At least 1 each.
+        Numbers of 1 or more.
     dtype : str
         A floating-point type.
     lanes : int
@@ -79,12 +79,12 @@ def softmax_kernel(
 
 
 def wide(value: int) -> Any:
-    """Return the number as int64, the dtype of indices."""
+    """Return an int64 constant, the dtype of extents and indices."""
     return tirx.const(value, "int64")
 
 
 class _Row:
-    """A local copy of a row, in whole vectors."""
+    """A local copy of a row, padded to a whole number of vectors."""
 
     def __init__(self, length: int, lanes: int, dtype: str) -> None:
         self.whole, self.rest = divmod(length, lanes)
@@ -101,18 +101,18 @@ class _Row:
             self._put(n, x[row, n] if lane < self.rest else lowest)
 
     def write(self, out: Any, row: Any) -> None:
-        """Copy the row to a row of `out`."""
+        """Copy the local row to a row of `out`."""
         self._whole_vectors(lambda n: T.buffer_store(out, self._numbers[n], [row, n]))
         for lane in range(self.rest):
             n = wide(self.whole * self.lanes + lane)
             T.buffer_store(out, self._numbers[n], [row, n])
 
     def replace(self, by: Callable[[Any], Any]) -> None:
-        """Compute every number anew."""
+        """Replace every number n by `by(n)`."""
         self._each(self.vectors, lambda n: self._put(n, by(self._numbers[n])))
 
     def total(self, combine: Callable[[Any, Any], Any], of: Callable[[Any], Any]) -> Any:
-        """Combine all numbers: per lane, then the lanes in pairs."""
+        """Combine `of(n)` for all numbers n: first in each lane, then the lanes in pairs."""
         lanes = T.alloc_buffer((self.lanes,), self.dtype)
         with self._vector() as lane:
             T.buffer_store(lanes, of(self._numbers[lane]), [lane])

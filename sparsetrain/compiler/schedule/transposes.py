@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that cancel transposes or fold them into matrix products, so that none is stored.
+"""Passes that cancel transposes or fold them into matrix products, to avoid copies of matrices.
 
 A linear layer is `matmul(x, permute_dims(w))`. Its reverse pass contains
 `permute_dims(permute_dims(w))`, which equals w, and computes the weight's gradient as
-`permute_dims(matmul(x', g))`, which equals `matmul(g', x)`. Operator fusion never moves a transpose
-into a product, so each would cost a copy of the matrix per step. These passes transpose the index
-expressions instead.
+`permute_dims(matmul(x', g))`, which equals `matmul(g', x)`. TVM's fusion never moves a transpose
+into a product, so each transpose would cost a copy of the matrix in each step. These passes
+transpose the index expressions instead.
 
 Invariant: only products of 2-D tensors of one dtype change, and values stay the same. A later pass
 removes dead code.
@@ -25,7 +25,10 @@ from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 @function_pass
 class FoldTransposeIntoMatmul(Rewriter):
-    """Replace products of transposed operands by NT, TN or TT, and outer products by a map."""
+    """Replace products of transposed operands by NT, TN or TT kernels.
+
+    An outer product (a sum over one element) becomes an elementwise kernel.
+    """
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         """Multiply the sources of transposed operands instead."""
@@ -55,11 +58,14 @@ class FoldTransposeIntoMatmul(Rewriter):
 
 
 def whole_product(*_: Any) -> None:
-    """Never split a product's sum, which pays only where there are more threads than tiles."""
+    """Return None: on a CPU, the sum of a product is never split.
+
+    Splitting helps only if there are more threads than tiles.
+    """
 
 
 def transposed_source(value: relax.Expr | None) -> relax.Expr | None:
-    """Return the matrix that the call `value` transposes, or None if it does something else."""
+    """Return the matrix that `value` transposes, or None if it is no transpose of a matrix."""
     if not is_call(value, "relax.permute_dims") or value.ty.ndim != 2:
         return None
     axes = value.attrs.axes
@@ -67,26 +73,26 @@ def transposed_source(value: relax.Expr | None) -> relax.Expr | None:
 
 
 def is_plain_matmul(call: relax.Call) -> bool:
-    """Whether a call is a product of two matrices of one dtype, so that it can take a transpose."""
+    """Whether a call is a product of two matrices with one dtype for operands and result."""
     dtypes = _dtypes_of_matrices(call)
     return bool(dtypes) and dtypes == {str(call.ty.dtype)}
 
 
 def is_half_matmul(call: relax.Call) -> bool:
-    """Whether a call is a product of two half matrices with float32 sums."""
+    """Whether a call is a product of two half-precision matrices with a float32 result."""
     dtypes = _dtypes_of_matrices(call)
     return len(dtypes) == 1 and dtypes <= HALVES.keys() and str(call.ty.dtype) == "float32"
 
 
 def _dtypes_of_matrices(call: relax.Call) -> set[str]:
-    """Return the operands' dtypes of a product of two matrices, or an empty set."""
+    """Return the dtypes of the operands if a call multiplies two matrices, else an empty set."""
     types = [operand.ty for operand in call.args] if is_call(call, "relax.matmul") else []
     shaped = [t for t in types if isinstance(t, relax.TensorType) and t.shape is not None]
     return {str(t.dtype) for t in shaped} if [t.ndim for t in shaped] == [2, 2] else set()
 
 
 def is_outer(call: relax.Call) -> bool:
-    """Whether a product is summed over a single element."""
+    """Whether each sum of a product has a single term."""
     inner = call.args[0].ty.shape[-1]
     return isinstance(inner, tvm.tirx.IntImm) and int(inner) == 1
 
@@ -98,7 +104,7 @@ def _product(a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool) -
     def term(i: tvm.tirx.Var, j: tvm.tirx.Var, k: tvm.ir.Expr) -> tvm.ir.Expr:
         return (a[k, i] if transpose_a else a[i, k]) * (b[j, k] if transpose_b else b[k, j])
 
-    # A sum over one element is an elementwise kernel, which can fuse with others.
+    # A sum of one term becomes an elementwise kernel, which can fuse with other kernels.
     if isinstance(inner, tvm.tirx.IntImm) and int(inner) == 1:
         return te.compute(shape, lambda i, j: term(i, j, tvm.tirx.const(0, "int64")), name="outer")
     k = te.reduce_axis((0, inner), name="k")
@@ -108,10 +114,10 @@ def _product(a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool) -
 
 @function_pass
 class CancelTranspose(Rewriter):
-    """Rewrite transposes of transposes and of products; run before `FoldTransposeIntoMatmul`."""
+    """Remove transposes of transposes and of products; run before `FoldTransposeIntoMatmul`."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Replace a transpose of a transpose, or of a product without other readers."""
+        """Replace a transpose of a transpose, or of a product that has no other readers."""
         source = transposed_source(call)
         if source is None:
             return super().visit_call_(call)
@@ -127,7 +133,7 @@ class CancelTranspose(Rewriter):
         return super().visit_call_(call)
 
     def _is_replaced(self, source: relax.Expr) -> bool:
-        """Whether a transposed matrix is a product that is computed as its transpose alone."""
+        """Whether `source` is a product read only by its transpose, which is computed instead."""
         inner = self.definitions.of(source)
         product = inner is not None and _is_product(inner)
         return product and self.definitions.is_read_once(source)

@@ -8,8 +8,8 @@ KERNELS = {
     "ragged_attention_cotangent": softmax.attention_cotangent_kernel,
     "ragged_silu_attention": silu.silu_attention_kernel,
     "ragged_silu_attention_cotangent": silu.silu_attention_cotangent_kernel,
-    # There is no kernel for selected queries: attention computes all tokens here, see
-    # `compiler.dead_rows.row_rules`.
+    # There is no kernel for selected queries: on a device, attention computes all tokens (see
+    # `compiler.dead_rows.row_rules`).
     "ragged_attention_at": None,
     "ragged_silu_attention_at": None,
 }

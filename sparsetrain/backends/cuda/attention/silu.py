@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels of causal attention with SiLU, and its derivative; arguments as on the CPU."""
+"""CUDA kernels of causal SiLU attention and its derivative, with the CPU kernels' arguments."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def silu_attention_cotangent_kernel(of: Attention, distances: int) -> PrimFunc:
         dbias = buffer("dbias", (tokens, distances), of.dtype)
 
         def slope(token: Token, i: Any, j: Any) -> tuple[Any, Any]:
-            """Return the loss's derivative by a score, and the weight of the key's value."""
+            """Return d(loss) / d(score of query i and key j), and the weight of the key's value."""
             score, gate = _score(token, q, k, bias, i, j)
             # silu'(s) = gate + s gate - s gate gate / scale
             inner = 1 + score * (1 - gate / of.number(of.scale))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels of attention within ragged rows, and its derivative; arguments as on the CPU."""
+"""CUDA kernels of softmax attention within ragged rows and of its derivative.
+
+They take the same arguments as the CPU kernels in `ops.ragged.attention_kernels`.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def attention_cotangent_kernel(of: Attention, places: int | None = None) -> Prim
         stats = buffer("stats", (tokens, 2 * of.heads), of.dtype)
 
         def slope(token: Token, i: Any, j: Any) -> tuple[Any, Any]:
-            """Return the loss's derivative by a product, and the weight of the key's value."""
+            """Return d(loss) / d(``q[i] . k[j]``), and the weight of the key's value."""
             logarithm, mean = stats[i, token.head], stats[i, of.heads + token.head]
             score = token.dot(q, i, k, j) * of.number(of.scale)
             weight = T.Bind(tirx.exp(score - logarithm))
@@ -77,15 +80,15 @@ def attention_cotangent_kernel(of: Attention, places: int | None = None) -> Prim
             write_by_query(token, slope, k, dq)
         with each_token(
             of, ends, tokens
-        ) as token:  # a separate launch, because it reads all of stats
+        ) as token:  # a separate launch, because each thread reads other threads' stats
             write_by_key(token, slope, q, cotangent, dk, dv)
     return built.get()
 
 
 def _weigh(token: Token, q: Any, k: Any, use: Callable[[Any, Any, Any], None]) -> tuple[Any, Any]:
-    """Return the largest score of a query and the sum of the exponentials.
+    """Return the largest score of a query, and the sum of the exponentials relative to it.
 
-    `use` is called with each key, its weight, and the factor that rescales all earlier sums.
+    For each key, call `use` with the key, its weight, and the factor that rescales earlier sums.
     """
     top, total = Number(token.of.dtype), Number(token.of.dtype)
     top.set(token.of.number(float("-inf")))
@@ -100,7 +103,7 @@ def _weigh(token: Token, q: Any, k: Any, use: Callable[[Any, Any, Any], None]) -
 
 
 def _scaled(token: Token, factors: Any, i: Any, j: Any, value: Any) -> Any:
-    """Multiply a value by the factor of the query and the key, if factors are used."""
+    """Multiply a value by the factor of query i and key j, if there are factors."""
     if factors is None:
         return value
     places = int(factors.shape[1]) // token.of.heads

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention with a thread for each token and head, which loops over the tokens of its row.
+"""Loops of CUDA attention kernels: a thread for each token and head visits the token's row.
 
-With one thread per row, as on the CPU, a device would be idle. Here each thread has its own query
-or, in a second launch, its own key. So every element has one writer, which sums from the first
-token to the last. Cost: a reverse pass computes the products of queries and keys three times.
+With one thread per row, as on the CPU, most of a device would be idle. Here each thread has its own
+query or, in a second launch, its own key. So every element has one writer, which sums from the
+first token to the last. Cost: a reverse pass computes the products of queries and keys three times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsetrain.ops.ragged.row_kernels import first_of
 
 
 class Token(NamedTuple):
-    """A token, a head, and the range [first, end) of the tokens in the token's row."""
+    """A token and a head; the token's row has the tokens [first, end)."""
 
     of: Attention
     number: Any
@@ -32,20 +32,20 @@ class Token(NamedTuple):
 
     @contextmanager
     def keys(self) -> Iterator[Any]:
-        """Loop over the tokens that this token attends to."""
+        """Emit a loop over the tokens that this token attends to."""
         end = self.number + 1 if self.of.causal else self.end
         with T.serial(0, end - self.first) as place:
             yield T.Bind(self.first + place)
 
     @contextmanager
     def queries(self) -> Iterator[Any]:
-        """Loop over the tokens that attend to this token."""
+        """Emit a loop over the tokens that attend to this token."""
         first = self.number if self.of.causal else self.first
         with T.serial(0, self.end - first) as place:
             yield T.Bind(first + place)
 
     def dot(self, left: Any, i: Any, right: Any, j: Any) -> Any:
-        """Return ``left[i] . right[j]`` in the columns of the head."""
+        """Return the dot product of ``left[i]`` and ``right[j]`` over the columns of the head."""
         total = Number(self.of.dtype)
         with T.serial(0, wide(self.of.size)) as d:
             c = self.head * self.of.size + d
@@ -64,7 +64,7 @@ def each_token(of: Attention, ends: Any, tokens: Any) -> Iterator[Token]:
 
 
 def row_of(ends: Any, n: Any) -> Any:
-    """Find the row of a token by a binary search: the first row that ends after it."""
+    """Find the row of token n by binary search: the first row that ends after the token."""
     low, high = Number("int64"), Number("int64")
     high.set(ends.shape[0] - 1)
     with T.While(low.now < high.now):
@@ -77,11 +77,12 @@ def row_of(ends: Any, n: Any) -> Any:
     return T.Bind(low.now)
 
 
-Slope = Callable[[Token, Any, Any], tuple[Any, Any]]  # -> derivative by a score, weight of a value
+# (token, query, key) -> d(loss) / d(score of query and key), and the weight of the key's value.
+Slope = Callable[[Token, Any, Any], tuple[Any, Any]]
 
 
 def write_by_query(token: Token, slope: Slope, k: Any, dq: Any) -> None:
-    """Write the derivative by a token's query."""
+    """Write the derivative of the loss with respect to a token's query."""
     total = Sum(token)
     with token.keys() as j:
         total.add(slope(token, token.number, j)[0], k, j)
@@ -89,7 +90,7 @@ def write_by_query(token: Token, slope: Slope, k: Any, dq: Any) -> None:
 
 
 def write_by_key(token: Token, slope: Slope, q: Any, cotangent: Any, dk: Any, dv: Any) -> None:
-    """Write the derivatives by a token's key and value."""
+    """Write the derivatives of the loss with respect to a token's key and value."""
     by_key, by_value = Sum(token), Sum(token)
     with token.queries() as i:
         by_score, weight = slope(token, i, token.number)
@@ -100,14 +101,14 @@ def write_by_key(token: Token, slope: Slope, q: Any, cotangent: Any, dk: Any, dv
 
 
 class Sum:
-    """A thread's sum of the columns of one head, initially 0."""
+    """A thread's sum of vectors, over the columns of one head; initially 0."""
 
     def __init__(self, token: Token) -> None:
         self._token, self._numbers = token, token.of.local(token.of.size)
         self._store(lambda _c, _d: token.of.number(0))
 
     def add(self, factor: Any, array: Any, n: Any, kept: Any = None) -> None:
-        """Add a factor times a token's columns; with `kept`, first multiply the sum by it."""
+        """Add `factor` times row n of `array`; if `kept` is given, first multiply the sum by it."""
 
         def sum_of(c: Any, d: Any) -> Any:
             before = self._numbers[d] if kept is None else self._numbers[d] * kept

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM's dot interaction on CUDA."""
+"""CUDA kernels of DLRM's dot interaction."""

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernel for the dot interaction's reverse pass; `operator` has the formula.
+"""CUDA kernel for the reverse pass of the dot interaction (formula: `models.interaction.operator`).
 
-A sample's cotangents are the symmetric matrix of its pairs' cotangents times its vectors. The
-matrix is in shared memory. A thread owns a few columns of all results, so it reads only these
-columns of each vector from global memory, a few vectors ahead, and adds each vector to all rows in
-registers. Sums run first to last. Cost: inputs are read and results written once, 1.95 GB for
-65,536 samples with F = 26 and D = 128.
+The cotangents of a sample's vectors are a matrix product: the symmetric matrix of its pairs'
+cotangents, times its vectors. The matrix is in shared memory. A thread computes a few columns of
+all results. So it reads only these columns of each vector from global memory, a few vectors ahead,
+and adds each vector to the sums of all results, which are in registers. Sums run from the first
+vector to the last. Cost: inputs are read and results written once, 1.95 GB for 65,536 samples with
+F = 26 and D = 128.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.kernels.loops import store_vector
 from sparsetrain.models.interaction.result_layout import output_width, pair_column
 
-MAX_ROWS = 28  # most rows of results that a thread holds in registers, a few columns of each
-AHEAD = 3  # vectors in flight while one is used
-TEAM = 32  # threads per sample, unless it has fewer vectors of columns
-THREADS = 128
-BLOCKS = 3  # on a multiprocessor
-QUAD = 4  # factors read at once
+MAX_ROWS = 28  # most result vectors that a thread has in registers, a few columns of each
+AHEAD = 3  # number of vectors being loaded while a vector is used
+TEAM = 32  # fewest threads per sample, unless there are fewer columns
+THREADS = 128  # of a block, at most
+BLOCKS = 3  # resident on a multiprocessor
+QUAD = 4  # number of factors read at once
 
 
 class Cut(NamedTuple):
-    """Partition of the work among threads."""
+    """How the work is divided among threads."""
 
-    lanes: int  # columns per thread and pass
-    members: int  # threads of a sample
+    lanes: int  # columns per thread in each pass
+    members: int  # threads per sample
     turns: int  # passes of these threads over the columns
-    samples: int  # of a block
-    rows: int  # rows of results that a thread sums at a time
+    samples: int  # samples per block
+    rows: int  # result vectors that a thread sums at a time
     pitch: int  # row pitch of the matrix in shared memory
     staged: bool  # whether the matrix is in shared memory
 
 
 def select_cut(vectors: int, width: int, dtype: str) -> Cut:
-    """Choose threads for all columns of a sample, and as many samples as shared memory holds."""
+    """Choose enough threads for a sample's columns, and as many samples as shared memory holds."""
     itemsize = {"float32": 4, "float64": 8}[dtype]
     widest = vector_lanes(width, dtype)
     lanes = next(n for n in (widest, widest // 2, 1) if n == 1 or n and width // n >= TEAM)
@@ -60,7 +61,10 @@ def select_cut(vectors: int, width: int, dtype: str) -> Cut:
 
 
 def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
-    """Map the cotangent (B, D + F (F + 1) / 2) to those of dense (B, D), embeddings (B, F, D)."""
+    """Return the kernel that computes the cotangents of dense (B, D) and embeddings (B, F, D).
+
+    Its last input is the cotangent of the interaction, (B, D + F (F + 1) / 2).
+    """
     cut = select_cut(features + 1, width, dtype)
     with kernel("interaction_backward") as built:
         inputs = Inputs(features, width, dtype)
@@ -73,7 +77,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
         blocks = tirx.ceildiv(inputs.batch, cut.samples)
         with (
             blocks_of_threads(blocks, cut.samples * cut.members, "int32") as (block, thread),
-            # Otherwise the compiler unrolls loops until the loads of one block fill all registers.
+            # Without this, the compiler unrolls loops until one block's loads fill all registers.
             T.attr(block, "tirx.launch_bounds_min_blocks_per_sm", BLOCKS),
         ):
             place = T.Bind(tirx.floordiv(thread, cut.members))
@@ -94,7 +98,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
 
 
 class _Factors:
-    """The symmetric matrix of the cotangents of a sample's pairs, with a zero diagonal."""
+    """The symmetric matrix of the cotangents of a sample's pairs; its diagonal is zero."""
 
     def __init__(self, inputs: Inputs, cut: Cut, cotangent: Any, where: tuple[Any, Any]) -> None:
         self.inputs, self.cut, self.cotangent = inputs, cut, cotangent
@@ -144,12 +148,12 @@ def _element(array: Any, first: int, lane: Any) -> Any:
 
 
 def _rows(vectors: int) -> Any:
-    """Loop over the rows of a triangle, unrolled if all loads can be in flight at once."""
+    """Loop over the rows of a triangle; unroll if all its loads can be in flight at once."""
     return T.unroll(1, vectors) if vectors <= MAX_ROWS else T.serial(1, vectors)
 
 
 class _Sums:
-    """`rows` results of a sample, a few columns of each, in registers."""
+    """Sums in registers: a few columns of `rows` result vectors of a sample."""
 
     def __init__(self, inputs: Inputs, cut: Cut, sample: Any, column: Any, first: Any) -> None:
         self.inputs, self.cut, self.sample = inputs, cut, sample
@@ -160,7 +164,7 @@ class _Sums:
         self._factors = T.alloc_local((QUAD,), inputs.dtype)
 
     def add_all(self, factors: _Factors) -> None:
-        """``total[r] = sum over j of factors[j, first + r] vector[j]``."""
+        """Compute ``total[r] = sum over j of factors[j, first + r] vector[j]``."""
         lanes, vectors = self.cut.lanes, self.inputs.vectors
         with T.unroll(0, self.cut.rows) as r:
             zero = tirx.const(0, self.inputs.dtype)
@@ -179,7 +183,7 @@ class _Sums:
                     self._add(factors, j)
 
     def _fetch(self, place: int, vector: Any) -> None:
-        """Start loading a vector; an index past the end loads the last vector again."""
+        """Start loading a vector's columns; past the end, load the last vector again."""
         lanes, column = self.cut.lanes, self.column
         row = T.Bind(tirx.min(vector, self.inputs.features) - 1)
         embeddings = self.inputs.embeddings
@@ -204,7 +208,7 @@ class _Sums:
                 store_vector(self._total, [place], lanes, added)
 
     def write(self, cotangent: Any, dense: Any, embeddings: Any) -> None:
-        """Write the sums; add the cotangent's own dense columns to the dense vector's."""
+        """Write the sums; to the dense vector, add the cotangent of its copy in the result."""
         lanes, column, sample = self.cut.lanes, self.column, self.sample
         with T.unroll(0, self.cut.rows) as r:
             vector = T.Bind(self.first + r)

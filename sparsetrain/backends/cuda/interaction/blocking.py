@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocking of the CUDA interaction kernels, and their loads into shared memory.
+"""Blocks of samples in CUDA interaction kernels, and loads of their vectors.
 
 A thread block computes a few samples. All its threads load the samples' vectors into shared memory,
-a range of columns at a time, with 16-byte loads if the width allows it.
+a range of columns at a time, with 16-byte loads if the width allows this.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from sparsetrain.backends.cuda.sparse.parts import THREADS, blocks_of_threads, v
 from sparsetrain.kernels.builder import buffer
 from sparsetrain.kernels.loops import store_vector
 
-SIDE = 4  # rows and columns of the square of results that a thread owns
-SHARED = 46 * 1024  # bytes; a block has 48 KiB without an opt-in
+SIDE = 4  # rows and columns of the square of pairs that a thread computes
+SHARED = 46 * 1024  # bytes of shared memory; without an opt-in, a block has 48 KiB
 MAX_SAMPLES = 32
 
 
-# Stores loaded columns: (sample within the block, vector, first column, columns).
+# (sample within the block, vector, first column, values): stores the values of loaded columns.
 Store = Callable[[Any, Any, Any, Any], None]
 
 
 class Blocking(NamedTuple):
-    """A block's number of samples, and how many columns it holds at a time."""
+    """How many samples a block computes, and how many columns it holds at a time."""
 
     samples: int
     columns: int
@@ -41,7 +41,7 @@ def _divisors(width: int) -> list[int]:
 
 
 def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
-    """Choose as many samples as the threads allow, and as many columns as fit."""
+    """Choose as many samples as there are threads for, and as many columns as fit in memory."""
     tiles = -(-vectors // SIDE)
     pairs = vectors * (vectors - 1) // 2
     staged = pairs * itemsize <= SHARED // 2
@@ -54,7 +54,7 @@ def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
 
 
 class Inputs:
-    """The first arguments of both kernels: dense (B, D) and embeddings (B, F, D)."""
+    """The first arguments of all interaction kernels: dense (B, D) and embeddings (B, F, D)."""
 
     def __init__(self, features: int, width: int, dtype: str) -> None:
         self.batch = T.int64()
@@ -65,7 +65,7 @@ class Inputs:
 
 
 class Block:
-    """The indices of a thread block and a thread, and loops over their work."""
+    """The indices of a thread block and a thread, and the loops over their work."""
 
     def __init__(self, inputs: Inputs, cut: Blocking, number: Any, thread: Any) -> None:
         self.inputs, self.cut, self.number, self.thread = inputs, cut, number, thread
@@ -78,18 +78,18 @@ class Block:
 
     @contextmanager
     def each(self, count: int) -> Iterator[Any]:
-        """Distribute numbers below `count` over the threads; yields the thread's numbers."""
+        """Emit a loop that distributes the numbers below `count` over the block's threads."""
         with T.serial(0, -(-count // THREADS)) as turn:
             number = T.Bind(turn * THREADS + self.thread)
             with T.If(number < count), T.Then():
                 yield number
 
     def load(self, stretch: Any, store: Store) -> None:
-        """Load some columns of all vectors of the block's samples.
+        """Load range `stretch` of the columns, for all vectors of the block's samples.
 
         ``store(member, vector, column, loaded)`` stores `lanes` columns: `member` is the sample's
         number in the block, and `column` the first column within the range. Samples past the end of
-        the batch are skipped.
+        the batch are not loaded.
         """
         x = self.inputs
         loaded = T.alloc_local((self.lanes,), x.dtype)
@@ -112,8 +112,8 @@ class Block:
 
 @contextmanager
 def blocks_of_samples(inputs: Inputs, cut: Blocking) -> Iterator[Block]:
-    """Launch a thread block for every few samples."""
+    """Launch thread blocks of `cut.samples` samples each."""
     count = tirx.ceildiv(inputs.batch, cut.samples)
-    # Within a block 32-bit indices suffice, and their division is faster.
+    # Within a block, 32-bit indices are large enough, and dividing them is faster.
     with blocks_of_threads(count, dtype="int32") as (block, thread):
         yield Block(inputs, cut, block, thread)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels for the dot interaction; `operator` has the formula.
+"""CUDA kernel for the dot interaction of any width (formula: `models.interaction.operator`).
 
-The backward kernel is in `backward`, and a faster forward kernel for common widths in `registers`.
-Here a thread owns a square of `SIDE` x `SIDE` pairs in registers, so each loaded value is used in
-`SIDE` products. Pairs are collected in shared memory, because a sample's results are contiguous.
-Sums run first to last. Cost: inputs are read and results written once, 1 GB for 65,536 samples with
-F = 26, D = 128.
+`registers` has a faster kernel for common widths, and `backward` the kernel of the reverse pass.
+Here a thread computes a square of `SIDE` x `SIDE` pairs in registers, so each loaded value is used
+in `SIDE` products. Pairs are collected in shared memory, so that a sample's results are written
+contiguously. Sums run from the first column to the last. Cost: inputs are read and results written
+once, 1 GB for 65,536 samples with F = 26, D = 128.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ITEMSIZE = {"float32": 4, "float64": 8}
 
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
-    """Map dense (B, D) and embeddings (B, F, D) to (B, D + F (F + 1) / 2)."""
+    """Return ``kernel(dense (B, D), embeddings (B, F, D), out (B, D + F (F + 1) / 2))``."""
     if registers.fits(features, width, dtype):
         return registers.forward_kernel(features, width)
     cut = forward_blocking(features + 1, width, _ITEMSIZE[dtype])
@@ -73,8 +73,8 @@ def _touched(shape: tuple[int, ...], dtype: str) -> Any:
 class _PitchedRows:
     """A range of columns of the block's vectors, in shared memory.
 
-    An odd pitch spreads rows over the banks. The array has one axis, because TVM would remove the
-    padding between the rows of a 2-D array.
+    An odd row pitch spreads the rows over the memory banks. The array has one axis, because TVM
+    would remove the padding between the rows of a 2-D array.
     """
 
     def __init__(self, block: Block) -> None:
@@ -84,11 +84,11 @@ class _PitchedRows:
         self._array = shared(count, block.inputs.dtype)
 
     def at(self, member: Any, vector: Any, column: Any) -> Any:
-        """One number."""
+        """Return one number of a sample's vector; `column` is within the range."""
         return self._array[self._place(member, vector, column)]
 
     def load(self, stretch: Any) -> None:
-        """Load new columns."""
+        """Load range `stretch` of the columns."""
 
         def store(member: Any, vector: Any, column: Any, loaded: Any) -> None:
             with T.unroll(0, self.block.lanes) as lane:
@@ -104,10 +104,10 @@ class _PitchedRows:
 
 
 class _Square:
-    """The pairs of `SIDE` by `SIDE` vectors that a thread computes."""
+    """The `SIDE` x `SIDE` pairs of vectors that a thread computes."""
 
     def __init__(self, number: Any, tiles: int, dtype: str) -> None:
-        """Start square `number`, counted row by row in a triangle of squares."""
+        """Set square `number` to zero; squares are numbered row by row in a triangle."""
         self.gram, self.dtype = T.alloc_local((SIDE, SIDE), dtype), dtype
         row = Number()
         for below in range(1, tiles):
@@ -152,7 +152,7 @@ class _Square:
 
 
 def _write_results(block: Block, stage: Any, out: Any) -> None:
-    """Write the dense vectors, and the staged pairs beside them."""
+    """Write the dense vectors, and after them the pairs in `stage`, if given."""
     x, across = block.inputs, int(out.shape[1])
     with block.each(block.cut.samples * across) as place:
         member = tirx.floordiv(place, across)

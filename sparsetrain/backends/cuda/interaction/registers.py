@@ -2,10 +2,11 @@
 """CUDA kernel for the dot interaction of samples that fit into the registers of a few threads.
 
 A thread holds four columns of every vector, read once by coalesced loads that are all in flight
-together. It multiplies its columns for every pair. Recursive halving adds the sums of a sample's
-threads: each keeps half of the pairs and passes on the rest, until it has one pair, which it
-writes. So a pair costs four products, one shuffle, one addition and two selects, without shared
-memory. Sums have a fixed order: four columns, then threads by halves.
+together. It multiplies its columns of both vectors of every pair. Recursive halving then adds the
+partial sums of a sample's threads: at each step a thread keeps half of its pairs and passes on the
+rest, until it has one pair, which it writes. So per thread, a pair costs four products, one
+shuffle, one addition and two selects, without shared memory. Sums have a fixed order: first the
+four columns of a thread, then the threads by halves.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from sparsetrain.backends.cuda.sparse.parts import blocks_of_threads
 from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.kernels.loops import store_vector
 
-LANES = 4  # columns of a thread
+LANES = 4  # columns per thread
 MEMBERS = (4, 8, 16, 32)  # threads per sample, for widths from 16 to 128
 MAX_VECTORS = 28
 THREADS = 128
-BLOCKS = 3  # on a multiprocessor
+BLOCKS = 3  # resident on a multiprocessor
 
-# One text per halving: the compiler keeps arrays in registers only if it can unroll all loops.
+# Each halving has its own loop of constant length: nvcc keeps an array in registers only if it can
+# unroll all loops over it.
 _SUM_APART = """
 __forceinline__ __device__ float sparsetrain_sum_apart_{members}(float* sums) {{{halvings}
   return sums[0];
@@ -44,12 +46,12 @@ _HALVING = """
 
 
 def fits(features: int, width: int, dtype: str) -> bool:
-    """Whether this kernel supports such inputs."""
+    """Whether this kernel supports this number of features, width and dtype."""
     return dtype == "float32" and width in {LANES * m for m in MEMBERS} and features < MAX_VECTORS
 
 
 def forward_kernel(features: int, width: int) -> PrimFunc:
-    """Map dense (B, D) and embeddings (B, F, D) to (B, D + F (F + 1) / 2), all float32."""
+    """Return ``kernel(dense (B, D), embeddings (B, F, D), out (B, D + F (F + 1) / 2))``."""
     members = width // LANES
     pairs = [(i, j) for i in range(1, features + 1) for j in range(i)]
     with kernel("interaction") as built:
@@ -67,7 +69,7 @@ def forward_kernel(features: int, width: int) -> PrimFunc:
         ):
             member = T.Bind(tirx.floormod(thread, members))
             sample = T.Bind(block * samples + tirx.floordiv(thread, members))
-            # Threads without a sample recompute the last one, because all must reach each exchange.
+            # Threads without a sample compute the last sample again: shuffles need all threads.
             known = T.Bind(tirx.min(sample, inputs.batch - 1))
             vectors = _read(inputs, known, T.Bind(member * LANES))
             sums = T.alloc_local((members,), "float32")
@@ -104,7 +106,7 @@ def _read(inputs: Inputs, sample: Any, column: Any) -> Any:
 
 
 def _product(vectors: Any, i: int, j: int) -> Any:
-    """Return the part of a pair's product that comes from a thread's columns."""
+    """Return the part of a pair's dot product that comes from a thread's columns."""
     total = vectors[i * LANES] * vectors[j * LANES]
     for lane in range(1, LANES):
         total = total + vectors[i * LANES + lane] * vectors[j * LANES + lane]
@@ -112,7 +114,7 @@ def _product(vectors: Any, i: int, j: int) -> Any:
 
 
 def _sum_apart(members: int, sums: Any) -> Any:
-    """Add `members` numbers over `members` threads; thread k gets the total of number k."""
+    """Add each of `members` numbers over `members` threads; thread k gets the total of number k."""
     halves = [members >> step for step in range(1, members.bit_length())]
     halvings = "".join(_HALVING.format(half=half) for half in halves)
     text = _SUM_APART.format(members=members, halvings=halvings)

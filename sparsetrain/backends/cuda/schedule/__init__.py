@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule for a CUDA device: hand-written kernels, and rules for the rest."""
+"""The CUDA backend's schedule: hand-written kernels, and rules for all other kernels."""
 
 from sparsetrain.backend import Schedule
 from sparsetrain.backends.cuda.schedule.checks import NameForC, RequireThreads
@@ -12,7 +12,7 @@ from sparsetrain.compiler.schedule.transposes import FoldTransposeIntoMatmul
 
 
 def schedule() -> Schedule:
-    """Return the passes for a CUDA device."""
+    """Return the passes that schedule kernels for a CUDA device."""
     return Schedule(
         graph=[TakeRunningSums()],
         products=[FoldTransposeIntoMatmul()],

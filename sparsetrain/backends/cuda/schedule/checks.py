@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of kernels for CUDA: names must be C++ identifiers, and loops bound to threads.
+"""Checks of CUDA kernels: names must be C++ identifiers, and loops must be bound to threads.
 
 The source of a CUDA kernel contains its name, and `emit_te` names a kernel after its Python
-function, which may be ``<lambda>``. TVM compiles code outside any thread binding for the host,
-where it would write to device memory and crash the process. So a kernel that no rule could
-parallelise is refused with its name. Cost: a check of each kernel at compile time.
+function, which may be ``<lambda>``. TVM compiles code outside of thread bindings for the host,
+where it would write to device memory and crash the process. So a kernel that no rule has
+parallelized is refused with an error that names it. Cost: a check of each kernel at compile time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @tvm.transform.module_pass(opt_level=0, name="NameForC")
 class NameForC:
-    """Rename kernels with names that are not C++ identifiers."""
+    """Pass that renames kernels with names that are not C++ identifiers."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
@@ -49,7 +49,7 @@ class NameForC:
 
 
 def _renamed(mod: tvm.IRModule) -> dict[str, GlobalVar]:
-    """Return a map from old names to new variables."""
+    """Return a map from the old names of these kernels to new global variables."""
     taken = {var.name_hint for var in mod.get_global_vars()}
     renamed: dict[str, GlobalVar] = {}
     for var, function in mod.functions_items():
@@ -67,7 +67,7 @@ _LAUNCHES = ("thread_extent", "virtual_thread")
 
 @tvm.transform.module_pass(opt_level=0, name="RequireThreads")
 class RequireThreads:
-    """Refuse kernels that would run on the host of a CUDA device."""
+    """Pass that refuses kernels that TVM would run on the host."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
@@ -77,7 +77,7 @@ class RequireThreads:
         Raises
         ------
         ConfigError
-            If a kernel writes outside of device threads.
+            If a kernel writes memory outside of device threads; the message names it.
         """
         for name, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and writes_on_the_host(function):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Column sums over the batch: gradients of biases, and products with one column.
+"""Kernels of column sums over the batch, for gradients of biases and products with one column.
 
-Columns are few and the batch is long, so one thread per column would leave most of a device idle.
-The batch is cut into pieces: a block sums one piece of some columns and writes one row, and a
-second launch adds these rows. Within a block, neighbouring threads take neighbouring columns, four
-each where the width allows it, and the remaining threads share the rows. The cut, and with it the
-order of every sum, depends on the number of columns only.
+There are few columns and many rows, so one thread per column would leave most of a device idle. The
+batch is split into pieces. A block sums some columns over one piece and writes a row of partial
+sums; a second launch adds these rows. Within a block, adjacent threads take adjacent columns, four
+each if this divides the number of columns; several threads share the rows of a column. The split,
+and thus the order of every sum, depends only on the number of columns.
 
 Cost: one read of the input; the partial sums are less than 2 % of it at usual batch sizes.
 """
@@ -27,16 +27,16 @@ from sparsetrain.kernels.builder import kernel
 THREADS = 256
 _BLOCKS = 1056  # eight per multiprocessor of a large device
 _MOST_PIECES = 264
-_AHEAD = 8  # rows that a thread loads before it adds the first
+_AHEAD = 8  # rows that a thread loads before it adds the first of them
 _LANES = 4  # columns per thread, if they divide the number of columns
-_WIDE, _NARROW = 128, 32  # columns per block: over the batch, over the partial sums
+_WIDE, _NARROW = 128, 32  # columns per block, in the first and in the second launch
 
 Term = Callable[[Any, Any], Any]  # (row, column) -> term
 Store = Callable[[Any, Any, Any], None]  # (piece, column, sum): writes the sum
 
 
 class Columns(NamedTuple):
-    """For each column, a sum of `term` over `rows` (symbolic)."""
+    """Column sums: for each of `columns` columns, the sum of `term` over `rows` rows."""
 
     term: Term
     rows: Any
@@ -44,19 +44,19 @@ class Columns(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """Columns of a thread."""
+        """Number of columns per thread."""
         return _LANES if self.columns % _LANES == 0 else 1
 
 
 def column_sums(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """Return the function as column-sum kernels if it sums columns over the batch, else None."""
+    """Return the scheduled function if it sums columns over the batch, else None."""
     sch = s_tir.Schedule(function)
     found = _match(sch, normalize_prim_func(sch) or [])
     return None if found is None else function.with_body(_body(*found))
 
 
 def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> tuple[Columns, Store] | None:
-    """Return the sums and their store, or None if the function is not one column sum."""
+    """Return the column sums and how to store them, or None if the kernel is anything else."""
     if not blocks or not all(info.is_injective() for info in blocks[:-1]):
         return None
     axes, extents = blocks[-1].dom_kind(), blocks[-1].dom()
@@ -87,14 +87,14 @@ def _adds_from_zero(block: s_tir.SBlock) -> bool:
 
 
 class _Places:
-    """Access to a block's term and result at given rows and columns."""
+    """The term and the result of a block, at given rows and columns."""
 
     def __init__(self, block: s_tir.SBlock, column: int | None) -> None:
         self._axes = [axis.var for axis in block.iter_vars]
         self._body, self._column = block.body, column
 
     def term(self, row: Any, column: Any) -> Any:
-        """Return the term of a row and a column."""
+        """Return the term that a row adds to a column's sum."""
         return self._moved(self._body.value.b, row, column)
 
     def store(self, _piece: Any, column: Any, total: Any) -> None:
@@ -109,7 +109,7 @@ class _Places:
 
 
 def _body(sums: Columns, store: Store) -> tirx.Stmt:
-    """Build two launches: partial sums, then their sums."""
+    """Build two launches: the first writes partial sums, the second adds them."""
     pieces = max(1, min(_MOST_PIECES, _BLOCKS // -(-sums.columns // _WIDE)))
     with kernel("column_sums") as built:
         parts = T.alloc_buffer((pieces, sums.columns), "float32")
@@ -126,9 +126,10 @@ def _body(sums: Columns, store: Store) -> tirx.Stmt:
 
 
 def launch(sums: Columns, store: Store, width: int, pieces: int) -> None:
-    """Sum pieces of the rows in parallel, with `width` columns per block of 256 threads.
+    """Split the rows into `pieces` ranges and sum these in parallel.
 
-    `width` is a power of two, at most the number of columns that the threads own.
+    A block of 256 threads sums `width` columns of one range. `width` is a power of two, and at most
+    the number of columns that 256 threads can take.
     """
     zero, count = tirx.const(0, "int64"), tirx.const(pieces, "int64")
     blocks = tirx.const(-(-sums.columns // width), "int64")
@@ -170,10 +171,9 @@ def _threads_across(sums: Columns, width: int) -> int:
 
 
 def _sum_rows(sums: Columns, into: Any, first: Any, rows: tuple[Any, Any, int]) -> None:
-    """Add every `step`-th row, reading some ahead so that loads overlap.
+    """Add every `step`-th row, and load several rows ahead so that loads overlap.
 
-    Past the end, the last row is loaded again and zero added, because loads in a branch would not
-    overlap.
+    Past the end, load the last row again and add zero, because loads in a branch would not overlap.
     """
     begin, end, step = rows
     known = isinstance(sums.rows, tirx.IntImm)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise work on matrices, four neighbours per thread: masks and casts outside products.
+"""Kernels of elementwise functions on matrices, such as masks and casts outside of products.
 
-TVM's rule assigns one element to a thread, which then reads and writes two or four bytes at a time.
+A thread computes four adjacent elements. With TVM's rule it would compute one, and so read and
+write only two or four bytes at a time.
 
 Cost: one read and one write, 16 bytes at a time in float32.
 """
@@ -18,11 +19,11 @@ from sparsetrain.kernels.builder import kernel
 
 _THREADS = 256
 _LANES = 4
-_DTYPES = ("float32", "bfloat16", "float16")  # a vector of four is one access
+_DTYPES = ("float32", "bfloat16", "float16")  # four elements are one memory access
 
 
 def elementwise(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """Return the kernel of a function that computes a matrix elementwise, else None."""
+    """Return the scheduled function if it computes a matrix elementwise, else None."""
     sch = s_tir.Schedule(function)
     blocks = normalize_prim_func(sch) or []
     if not blocks or not all(info.is_injective() for info in blocks):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epilogue of a product: elementwise work on sums in registers.
+"""Epilogues of products: elementwise code applied to the sums while they are in registers.
 
-If it keeps only the first rows and columns of a product, the kernel computes only these. If it
-writes more elements than the product has, as padding does, no thread would own the additional ones,
-so later rules handle such a product.
+If an epilogue keeps only the first rows and columns of a product, the kernel computes only these.
+If an epilogue writes more elements than the product has, as padding does, no thread would own the
+additional elements; such a product is left to the schedule rules.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Epilogue:
         self.fits = self._at_its_own_place()
 
     def __call__(self, row: Any, column: Any, value: Any) -> None:
-        """Store the result of one sum."""
+        """Store the result that the epilogue computes from one sum."""
         T.buffer_store(self._store.buffer, self._value(row, column, value), [row, column])
 
     def _at_its_own_place(self) -> bool:
-        """Whether the block stores at (row, column), and reads no sum from elsewhere."""
+        """Whether the block stores at (row, column), and reads only the sum at (row, column)."""
         places = [list(self._store.indices)]
 
         def record(load: TensorLoad) -> TensorLoad:
@@ -76,7 +76,7 @@ def moved(expression: Any, axes: list[tirx.Var], places: list[Any]) -> Any:
 
 
 def stored(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> Kept | None:
-    """Return the epilogue of `product` from the other blocks; None if it cannot be fused."""
+    """Fuse the other blocks into the epilogue of `product`; return None if this is impossible."""
     out = sch.get(product.info.block_rv).writes[0].source
     final = inline_all_but_last(sch, others)
     if final is None:
@@ -92,7 +92,7 @@ def stored(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> K
 
 
 def _within(kept: Extent, computed: Extent) -> bool:
-    """Whether the kept extent is provably at most the computed one."""
+    """Whether the kept extent provably does not exceed the computed extent."""
     if isinstance(kept, int) and isinstance(computed, int):
         return kept <= computed
     return bool(Analyzer().can_prove_equal(kept, computed))

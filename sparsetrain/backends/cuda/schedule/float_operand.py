@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One operand of a float32 product: from global memory, via registers, to shared memory.
 
-A tile is `length` neighbours along the operand's own axis times `DEPTH` steps of `k`. In shared
-memory the numbers of one step are contiguous for any layout of the matrix, so a thread reads four
-at a time. A row is padded by 4 numbers: 16-byte reads stay aligned, and if `k` is contiguous in
-memory, at most two stores of a warp conflict in a bank.
+A tile is `length` adjacent rows of the left operand or columns of the right operand (the operand's
+own axis), times `DEPTH` steps of `k`. In shared memory the numbers of one step are contiguous for
+any layout of the matrix, so a thread reads four at a time. The numbers of a step are padded by 4:
+16-byte reads stay aligned, and if `k` is contiguous in memory, at most two stores of a warp
+conflict in a bank.
 
-Tiles are read ahead into registers, 16 bytes at a time if the rows of the matrix allow it. Elements
-past an edge are zero.
+Tiles are read ahead into registers, 16 bytes at a time if the rows of the matrix allow this.
+Elements past an edge are zero.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ DEPTH = 16  # steps of `k` in a tile
 
 @dataclass(frozen=True)
 class FloatOperand:
-    """Layout of an operand in memory, and of a block's tile of it.
+    """The layout of an operand in memory, and of its tile in shared memory.
 
     Parameters
     ----------
     source : buffer
-        A matrix of float32.
+        A float32 matrix.
     axis, inner : int
         Dimensions of the operand's own axis (rows of the left, columns of the right) and of `k`.
     length : int
-        Extent of a tile along the own axis.
+        Extent of a tile along the operand's own axis.
     """
 
     source: Any
@@ -42,32 +43,32 @@ class FloatOperand:
 
     @property
     def steps_lie_together(self) -> bool:
-        """Whether neighbours in memory are neighbours in `k`."""
+        """Whether `k` is contiguous in memory."""
         return self.inner > self.axis
 
     @property
     def pitch(self) -> int:
-        """Numbers from one step of the tile to the next."""
+        """Distance in numbers from one step of the tile to the next."""
         return self.length + 4
 
     @property
     def size(self) -> int:
-        """Numbers of a tile in shared memory."""
+        """How many numbers a tile takes in shared memory, including padding."""
         return self.pitch * DEPTH
 
     @property
     def lanes(self) -> int:
-        """Numbers per memory access: 4, 2 or 1, as the rows' length allows."""
+        """Numbers per memory access: 4, 2 or 1, the largest that divides the length of a row."""
         contiguous = int(self.source.shape[1])
         return next(n for n in (4, 2, 1) if contiguous % n == 0)
 
 
 class FloatReader:
-    """Moves tiles to shared memory; constructed once inside a kernel."""
+    """Emits the code that moves tiles to shared memory; created once inside a kernel."""
 
     def __init__(self, operand: FloatOperand, thread: Any, threads: int, first: Any) -> None:
         self.operand, self._thread, self._threads = operand, thread, threads
-        self._first = first  # first index along the own axis, int64
+        self._first = first  # the tile's first index along the own axis, int64
         self._accesses = operand.length * DEPTH // operand.lanes // threads
         self._ahead = T.alloc_local((self._accesses * operand.lanes,), "float32")
 
@@ -88,7 +89,7 @@ class FloatReader:
                     T.buffer_store(self._ahead, zero, [access * lanes + lane])
 
     def store(self, shared: Any, tile: int) -> None:
-        """Store the elements read into the tile in shared memory."""
+        """Store the elements in registers to the tile in shared memory."""
         operand, lanes = self.operand, self.operand.lanes
         with T.unroll(0, self._accesses) as access:
             place, step = self._where(access)
@@ -102,7 +103,7 @@ class FloatReader:
                     T.buffer_store(shared, self._ahead[access * lanes + lane], [first + lane])
 
     def _where(self, access: Any) -> tuple[Any, Any]:
-        """Return an access's first index and step in the tile; adjacent threads read neighbours."""
+        """Return an access's index and step in the tile; adjacent threads read adjacent numbers."""
         number = access * self._threads + self._thread
         if self.operand.steps_lie_together:
             in_row = DEPTH // self.operand.lanes

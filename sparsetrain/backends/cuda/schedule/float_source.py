@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA source of the inner loop of float32 products on a tile in shared memory.
+"""CUDA source of the inner loop of float32 products on tiles in shared memory.
 
-As TIR it would be two thousand statements in every kernel.
+Written in TIR, the loop would be two thousand statements in every kernel.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def multiply(length: int, depth: int, pitch: int, pointers: tuple[Any, Any, Any]
     Parameters
     ----------
     length, depth, pitch : int
-        Extent of a tile along the own axis, its steps, and the distance between steps in shared
+        Rows or columns of a tile, its steps of `k`, and the distance between steps in shared
         memory.
     pointers : tuple
-        The sums, in rows of 8, and the thread's first 4 rows or columns in the left and the right
-        tile. The other 4 are half a tile further on.
+        The addresses of the sums, in rows of 8, of the thread's first 4 rows in the left tile, and
+        of its first 4 columns in the right tile. Its other 4 are half a tile further on.
     """
     text = _MULTIPLY.format(length=length, depth=depth, pitch=pitch, half=length // 2)
     return cuda_func_call(f"sparsetrain_multiply_{length}x{depth}", *pointers, source_code=text)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """One operand of a tensor-core product: from global memory, via registers, to shared memory.
 
-A tile is `length` neighbours along the operand's own axis times `DEPTH` steps of `k`. In shared
-memory it consists of words, each a pair of neighbours in `k`, laid out so that neither stores nor
-loads of fragments have bank conflicts:
+A tile is `length` adjacent rows of the left operand or columns of the right operand (the operand's
+own axis), times `DEPTH` steps of `k`. In shared memory it consists of words; a word is a pair of
+numbers adjacent along `k`. Neither stores nor loads of fragments have bank conflicts with these
+layouts:
 
-- `k` contiguous in memory: a row per index of the own axis, `DEPTH / 2` words plus 4;
-- otherwise: a row per pair of `k`, `length` words plus 8.
+- if `k` is contiguous in memory: a row for each index of the own axis, with `DEPTH / 2` words and
+  4 words of padding;
+- otherwise: a row for each pair of steps, with `length` words and 8 words of padding.
 
 Tiles are read ahead into registers in memory order, 16 bytes at a time if the rows of the matrix
-allow it, and rounded when they are stored. Elements past an edge are zero.
+allow this, and rounded when they are stored. Elements past an edge are zero.
 """
 
 from __future__ import annotations
@@ -29,18 +31,18 @@ _PAIRS = DEPTH // 2
 
 @dataclass(frozen=True)
 class HalfOperand:
-    """Layout of an operand in memory, and of a block's tile of it.
+    """The layout of an operand in memory, and of its tile in shared memory.
 
     Parameters
     ----------
     source : buffer
-        A matrix of float32, bfloat16 or float16.
+        A float32, bfloat16 or float16 matrix.
     axis, inner : int
         Dimensions of the operand's own axis (rows of the left, columns of the right) and of `k`.
     half : str
         Dtype to which float32 is rounded.
     length : int
-        Extent of a tile along the own axis.
+        Extent of a tile along the operand's own axis.
     """
 
     source: Any
@@ -51,54 +53,54 @@ class HalfOperand:
 
     @property
     def pairs_lie_together(self) -> bool:
-        """Whether neighbours in memory are neighbours in `k`."""
+        """Whether `k` is contiguous in memory."""
         return self.inner > self.axis
 
     @property
     def is_wide(self) -> bool:
-        """Whether memory holds float32, which must be rounded."""
+        """Whether the matrix is float32, so that it must be rounded."""
         return str(self.source.dtype) == "float32"
 
     @property
     def pitch(self) -> int:
-        """Words from one row of the tile to the next."""
+        """Distance in words from one row of the tile to the next."""
         return _PAIRS + 4 if self.pairs_lie_together else self.length + 8
 
     @property
     def words(self) -> int:
-        """Words of a tile."""
+        """How many words a tile takes in shared memory, including padding."""
         return self.pitch * (self.length if self.pairs_lie_together else _PAIRS)
 
     @property
     def lanes(self) -> int:
-        """Numbers per memory access, as the rows' length allows."""
+        """Numbers per memory access: 8, 4, 2 or 1, by the dtype, layout and length of a row."""
         contiguous = int(self.source.shape[1])
         most = 8 if not self.is_wide and self.pairs_lie_together else 4
         return next(n for n in (8, 4, 2, 1) if n <= most and contiguous % n == 0)
 
     @property
     def unit(self) -> tuple[int, int]:
-        """Indices of the own axis and steps of `k` that a thread handles at once."""
+        """The size of a unit, which a thread handles at once: own indices, and steps of `k`."""
         return (1, max(self.lanes, 2)) if self.pairs_lie_together else (self.lanes, 2)
 
     @property
     def units(self) -> int:
-        """How many units of a tile each thread handles."""
+        """Number of units of a tile that each thread handles."""
         places, steps = self.unit
         return self.length * DEPTH // (places * steps) // THREADS
 
     def place(self, own: Any, pair: Any) -> Any:
-        """Return the offset in shared memory of the word of an own index and a pair of `k`."""
+        """Return a word's offset in shared memory, given its index `own` and its pair of steps."""
         along, across = (own, pair) if self.pairs_lie_together else (pair, own)
         return along * self.pitch + across
 
 
 class Reader:
-    """Moves tiles to shared memory; constructed once inside a kernel."""
+    """Emits the code that moves tiles to shared memory; created once inside a kernel."""
 
     def __init__(self, operand: HalfOperand, thread: Any, first: Any) -> None:
         self.operand, self._thread = operand, thread
-        self._first = first  # first index along the own axis, int64
+        self._first = first  # the tile's first index along the own axis, int64
         places, steps = operand.unit
         size = places * steps * operand.units
         self._size = size // operand.units
@@ -125,12 +127,12 @@ class Reader:
                     self._access(unit, number, own, inner + shift)
 
     def _accesses(self) -> range:
-        """Return the steps of `k` at which accesses begin: one if `k` is contiguous, else two."""
+        """Return the steps of a unit at which a memory access begins: one step, or two."""
         whole = self.operand.pairs_lie_together and self.operand.lanes > 1
         return range(1 if whole else 2)
 
     def _where(self, unit: Any) -> tuple[Any, Any]:
-        """Return a unit's own index and step in the tile; adjacent threads read neighbours."""
+        """Return a unit's index and step in the tile; adjacent threads read adjacent units."""
         places, steps = self.operand.unit
         number = unit * THREADS + self._thread
         if self.operand.pairs_lie_together:
@@ -168,7 +170,7 @@ class Reader:
                 T.buffer_store(tile, self._words[lane], [first + lane])
 
     def _word(self, unit: Any, word: int) -> Any:
-        """Return the pair that is word number `word` of a unit."""
+        """Return word `word` of a unit: a pair of numbers, rounded if necessary."""
         operand, ahead, lanes = self.operand, self._ahead, self.operand.lanes
         together = operand.pairs_lie_together
         if operand.is_wide:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA source of four helpers for tensor-core products that TIR cannot express.
 
-TVM writes the text of a helper once into each module that calls it. A pair of neighbours in `k` is
-one 32-bit word, with the lower neighbour in the lower half.
+TVM writes the source of a helper once into each module that calls it. Two numbers adjacent along
+`k` are one 32-bit word; the first number is in the lower half.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm.backend.cuda.op import cuda_func_call
 
-# Dtype of a half -> its name in instructions.
+# Half-precision dtype -> its name in PTX instructions.
 INSTRUCTION_NAMES = {"bfloat16": "bf16", "float16": "f16"}
 
 _MULTIPLY = """
@@ -45,14 +45,14 @@ _WORDS = {1: "unsigned", 2: "uint2", 4: "uint4"}
 
 
 def multiply(half: str, sums: Any, a: list[Any], b: list[Any]) -> Any:
-    """Add 16 x 16 of `a` times 16 x 8 of `b` to a warp's sums, four of each thread at `sums`."""
+    """Multiply 16 x 16 of `a` by 16 x 8 of `b`; add to a warp's sums (each thread has four)."""
     name = INSTRUCTION_NAMES[half]
     source = _MULTIPLY.format(name=name)
     return cuda_func_call(f"sparsetrain_multiply_{name}", sums, *a, *b, source_code=source)
 
 
 def pair(half: str, low: Any, high: Any) -> Any:
-    """Round two float32 numbers to the nearest halves, ties to even."""
+    """Round two float32 numbers to half precision, ties to even, and return them as a word."""
     name = INSTRUCTION_NAMES[half]
     return cuda_func_call(
         f"sparsetrain_pair_{name}",
@@ -70,5 +70,5 @@ def copy(words: int, to: Any, source: Any) -> Any:
 
 
 def bits(half: Any) -> Any:
-    """Return the bits of the half at an address."""
+    """Return the bits of the half-precision number at an address."""
     return cuda_func_call("sparsetrain_bits", half, source_code=_BITS, return_type="uint32")

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product on tensor cores: the work of warps and blocks.
+"""Products on tensor cores: the work of warps and thread blocks.
 
-A block of 8 warps (2 x 4) owns a tile of the result, each warp a part in registers. It walks along
-`k` in tiles of 32 steps: while one tile in shared memory is multiplied, the next is loaded from
-global memory (`half_operand.py`). Two buffers in shared memory alternate, so one barrier per tile
-suffices. They are separate arrays, and the loop body uses both in turn, which shows TVM that no
-other barrier is needed.
+A block of 8 warps (2 x 4) computes a tile of the result; each warp has a part of it in registers. A
+block walks along `k` in tiles of 32 steps: while one tile in shared memory is multiplied, the next
+is loaded from global memory (`half_operand.py`). Two buffers in shared memory alternate, so one
+barrier per tile is enough. The buffers are separate arrays, and the loop body uses both in turn, so
+that TVM can see that no other barrier is needed.
 
-The instruction multiplies 16 x 16 by 16 x 8 halves and adds in float32, along `k` in order: the
-order of every sum depends only on shapes.
+An mma instruction multiplies 16 x 16 by 16 x 8 numbers and adds in float32. Instructions run along
+`k` in order, so the order of every sum depends only on shapes.
 
-Cost: for 16 steps of `k` in a tile of 128 x 128, a thread loads 24 words from shared memory for 16
-instructions. A block takes 40 KB of shared memory.
+Cost: for 16 steps of `k` in a tile of 128 x 128, a thread loads 24 words from shared memory and
+issues 16 instructions. A block takes 40 KB of shared memory.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from sparsetrain.backends.cuda.schedule.half_operand import DEPTH, Reader
 from sparsetrain.backends.cuda.schedule.tiles import Place, Store, TiledProduct
 
 _WARP = 32
-_WARP_ROWS, _WARP_COLUMNS = 2, 4  # warps of a block along rows and columns
-_ROWS, _COLUMNS, _STEPS = 16, 8, 16  # of one instruction
+_WARP_ROWS, _WARP_COLUMNS = 2, 4  # warps of a block, along rows and along columns
+_ROWS, _COLUMNS, _STEPS = 16, 8, 16  # rows, columns and steps of `k` of one mma instruction
 
 
 class HalfTile:
-    """The work of a thread block."""
+    """The work of a thread block: a tile of the result over a piece of `k`."""
 
     def __init__(self, product: TiledProduct, place: Place) -> None:
         self.product, self.piece, thread = product, place.piece, place.thread
@@ -42,7 +42,8 @@ class HalfTile:
         ]
         warp = T.Bind(tirx.floordiv(thread, _WARP))
         lane = T.Bind(tirx.floormod(thread, _WARP))
-        # For the instruction, a thread holds rows `group`, and columns and pairs `member`.
+        # In the mma fragment layout, `group` (lane // 4) selects a thread's rows, and `member`
+        # (lane % 4) its columns and its pairs in `k`.
         self.group, self.member = T.Bind(tirx.floordiv(lane, 4)), T.Bind(tirx.floormod(lane, 4))
         part = tirx.floordiv(warp, _WARP_COLUMNS), tirx.floormod(warp, _WARP_COLUMNS)
         self.part = [T.Bind(p * n) for p, n in zip(part, self._extents(), strict=True)]
@@ -62,12 +63,12 @@ class HalfTile:
         self.b = T.alloc_local((self.across * 2,), "uint32")
 
     def _extents(self) -> tuple[int, int]:
-        """Return the rows and columns of a warp's part."""
+        """Return the numbers of rows and columns in a warp's part of the tile."""
         left, right = self.operands
         return left.length // _WARP_ROWS, right.length // _WARP_COLUMNS
 
     def run(self, store: Store) -> None:
-        """Sum along `k`, then store the sums."""
+        """Sum along `k`, and pass the sums to `store`."""
         with T.unroll(0, self.down * self.across * 4) as n:
             T.buffer_store(self.sums, tirx.const(0, "float32"), [n])
         begin, end = self.product.span(self.piece, 2 * DEPTH)
@@ -98,7 +99,7 @@ class HalfTile:
     def _fragments(
         self, which: int, tile: Any, step: Any, into: Any, size: int, count: int
     ) -> None:
-        """Load a thread's words for instructions: 8 own indices apart, then 4 pairs apart."""
+        """Load a thread's words for `count` fragments; they are 8 indices or 4 pairs apart."""
         halves = size // 8
         with T.unroll(0, count) as n:
             for pair in range(2):
@@ -109,7 +110,7 @@ class HalfTile:
                     T.buffer_store(into, tile[place], [index])
 
     def _store(self, store: Store) -> None:
-        """Pass each thread's sums to `store`: two neighbours in each of two rows, 8 rows apart."""
+        """Pass each thread's sums to `store`: two adjacent columns in each of two rows, 8 apart."""
         with T.unroll(0, self.down) as i, T.unroll(0, 2) as half:
             own = self.part[0] + i * _ROWS + half * 8 + self.group
             row = T.Bind(self.first[0] + tirx.Cast("int64", own))
@@ -120,7 +121,7 @@ class HalfTile:
                 self._store_pair(store, row, column, place)
 
     def _store_pair(self, store: Store, row: Any, column: Any, place: Any) -> None:
-        """Store two neighbours in one access if rows of the result begin at even offsets."""
+        """Store two adjacent sums; do so in one access if rows begin at even offsets."""
         columns = self.product.columns
         if isinstance(columns, tirx.IntImm) and int(columns) % 2 == 0:
             with T.If(column < columns), T.Then(), T.vectorized(0, 2) as lane:

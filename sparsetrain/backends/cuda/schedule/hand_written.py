@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacement of functions by hand-written CUDA kernels, before the schedule rules.
+"""Pass that replaces kernels by hand-written CUDA kernels, before the schedule rules.
 
-Each writer in a table returns a kernel for a function, or None; the first kernel is used. A product
-of two matrices (float32, or halves with float32 sums) and the elementwise work after it become one
-kernel (`float_tile.py`, `half_tile.py`) that applies that work before it stores a sum. Later rules
-handle products with rows of symbolic length.
+Each function in the table `_WRITERS` returns a hand-written kernel for a TIR function, or None; the
+first result is used. A product of two matrices (float32, or half precision with float32 sums) and
+the elementwise code after it become one kernel (`float_tile.py`, `half_tile.py`), which applies
+this code before it stores a sum. Products of matrices with a symbolic row length are left to the
+schedule rules.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from sparsetrain.compiler.schedule.rule import has_blocks, has_wide_extents
 
 @tvm.transform.module_pass(opt_level=0, name="WriteByHand")
 class WriteByHand:
-    """Replace the bodies of functions for which there is a hand-written CUDA kernel."""
+    """Replace the body of each function that has a hand-written CUDA kernel."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Replace what some writer supports; leave other functions unchanged."""
+        """Replace the functions that a writer supports; leave all others unchanged."""
         for name, function in mod.functions_items():
             kernel = _written(function) if isinstance(function, tirx.PrimFunc) else None
             if kernel is not None:
@@ -58,7 +59,7 @@ def _tried(writer, function: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """Return the kernel of a function that is a float32 product, else None."""
+    """Return the tiled kernel of a function that is a float32 product, else None."""
     sch = s_tir.Schedule(function)
     blocks = normalize_prim_func(sch) or []
     product = find_product(sch, blocks)
@@ -78,7 +79,7 @@ def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def _sources(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> list[Any] | None:
-    """Return both matrices, or None if one is computed here or has rows of symbolic length."""
+    """Return both operands, or None if the function computes one or a row length is symbolic."""
     block = sch.get(product.info.block_rv)
     sources = [block.reads[operand.read].source for operand in (product.left, product.right)]
     matrices = [*sources, block.writes[0].source]
@@ -93,7 +94,7 @@ def _sources(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) ->
 
 
 def on_tensor_cores(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """Return the kernel of a function that is a product of halves, else None."""
+    """Return the tiled kernel of a function that is a half-precision product, else None."""
     if not has_tensor_cores(Target.current(allow_none=True)):
         return None
     sch = s_tir.Schedule(function)

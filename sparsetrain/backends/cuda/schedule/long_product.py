@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products summed over the batch in pieces (split-K): weight gradients on a CUDA device.
+"""Products summed over the batch in pieces (split-K), for weight gradients on a CUDA device.
 
-Each element of a weight's gradient is a sum over the batch. With one block per tile, most of the
-device would be idle: a layer of 64 x 16 is one tile. So the batch is cut into pieces, which are
-multiplied in parallel and added in order. The number of pieces depends only on the layer's shape.
-The final addition is a column sum (`column_sums.py`): each element is a column, each piece a row.
-If there are many pieces, several threads share an element.
+Each element of a weight's gradient is a sum over the batch. With one thread block per tile, most of
+the device would be idle: a layer of 64 x 16 is one tile. So the batch is split into pieces; the
+products over the pieces are computed in parallel and added in order. The number of pieces depends
+only on the layer's shape. The final addition is a column sum (`column_sums.py`) with a column for
+each element and a row for each piece. If there are many pieces, several threads share an element.
 
-Cost: the partial products are written and read once, at most 17 MB; a layer of more than 264 tiles
+Cost: the partial products, at most 17 MB, are written and read once. A layer of more than 264 tiles
 has one piece, as large as its gradient.
 """
 
@@ -27,8 +27,8 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 
 _THREADS = 264 * 256  # two blocks of 256 per multiprocessor of a large device
 _MOST_PIECES = 132
-_LONG = 1024  # terms
-_ALONE = 8  # most pieces that one thread adds alone
+_LONG = 1024  # float32 sums with fewer terms, if their number is static, are not split
+_ALONE = 8  # most pieces that a single thread adds
 _MOST_TOGETHER = 32  # most threads that share an element
 
 
@@ -38,21 +38,21 @@ def long_product(
     b: relax.Expr,
     half: str | None = None,
 ) -> relax.Expr | None:
-    """Multiply the transpose of `a` (K, M) by `b` (K, N), with K cut into pieces.
+    """Multiply the transpose of `a` (K, M) by `b` (K, N), with K split into pieces.
 
     Parameters
     ----------
     builder : relax.BlockBuilder
-        Receives the kernels and their calls.
+        The builder to which the kernels and their calls are added.
     a, b : relax.Expr
-        Matrices with a symbolic K.
+        Matrices; K is usually symbolic.
     half : str, optional
-        Dtype of the factors: a half, or float32 by default.
+        Half-precision dtype of the factors; by default they are float32.
 
     Returns
     -------
     relax.Expr or None
-        None if the target does not support it, or cutting does not pay.
+        The product, or None if there is no kernel for it on the target or K is short.
     """
     if not _fits(a.ty, b.ty, half):
         return None
@@ -72,7 +72,7 @@ def _fits(a: Any, b: Any, half: str | None) -> bool:
         return False
     if half:
         return has_tensor_cores(Target.current())
-    # Column sums have a better rule, and a short sum is not worth cutting.
+    # Products with one column have a better kernel (`column_sums`); short sums are not worth it.
     is_float = str(a.dtype) == str(b.dtype) == "float32"
     is_short = isinstance(a.shape[0], tirx.IntImm) and int(a.shape[0]) < _LONG
     return is_float and 1 not in map(int, shape) and not is_short
@@ -81,7 +81,7 @@ def _fits(a: Any, b: Any, half: str | None) -> bool:
 def _kernel(
     types: tuple[Any, Any], shape: tuple[int, int], half: str | None, name: str
 ) -> tuple[tirx.PrimFunc, int]:
-    """Return the kernel ``parts[p] = a[p].T @ b[p]`` for pieces p of rows, and their number."""
+    """Return the kernel ``parts[p] = a[p].T @ b[p]`` for pieces p of K, and their number."""
     with kernel(name) as built:
         (terms,) = extents(1)
         matrices = [
@@ -103,7 +103,7 @@ def _into(parts: Any, piece: Any) -> Store:
 
 
 def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
-    """Return the kernel that adds pieces (P, rows, columns) of each element, in float32."""
+    """Return the kernel that adds the float32 partial products (P, rows, columns) over P."""
     rows, columns = shape
     with kernel("sum_of_pieces") as built:
         parts = buffer("parts", (pieces, rows, columns), "float32")
@@ -125,5 +125,5 @@ def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
 
 
 def _threads_of_an_element(pieces: int) -> int:
-    """A power of two."""
+    """Return how many threads add the pieces of an element: a power of two."""
     return min(_MOST_TOGETHER, 1 << max(0, (pieces - 1) // _ALONE).bit_length())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact reciprocal square roots: CUDA's own function is off by up to two units.
+"""Pass that makes reciprocal square roots as exact as on the CPU.
 
-A square root and a division are each correctly rounded, as on the CPU. Cost: a check of each kernel
-at compile time.
+CUDA's `rsqrt` is off by up to two units in the last place. A square root and a division are each
+rounded correctly, as on the CPU. Cost: a check of each kernel at compile time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm.ir import Call, Expr, Op
 
 @tvm.transform.module_pass(opt_level=0, name="DivideByRoots")
 class DivideByRoots:
-    """Replace reciprocal square roots by divisions."""
+    """Replace each reciprocal square root by 1 divided by a square root."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext

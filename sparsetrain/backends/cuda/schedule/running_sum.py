@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running sums along an axis, in a fixed order.
+"""Running sums (`cumsum`) along an axis, in a fixed order.
 
-TVM's CUDA kernel reads neighbours' sums in shared memory while they are written, so its result
-depends on timing. Here a thread block owns a series: each thread sums a part of it, then computes
-the part's running sums from the sum of all earlier parts.
+In TVM's CUDA kernel, threads read the sums of adjacent threads in shared memory while these are
+written, so its result depends on timing. Here a thread block computes a series, a line of elements
+along the axis. Each thread sums a part of it, and then computes the part's running sums, starting
+from the sum of all earlier parts.
 
 Cost: a series is read twice and written once. Short series leave most of a block's threads idle.
 """
@@ -27,7 +28,7 @@ class TakeRunningSums(Rewriter):
     """Replace `cumsum` by a hand-written kernel; run before `DispatchSortScan`."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Reshape to three axes and sum along the middle one."""
+        """Reshape the argument of `cumsum` to three axes, and sum along the middle axis."""
         call = super().visit_call_(call)
         if not is_call(call, "relax.cumsum") or call.args[0].ty.shape is None:
             return call

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schedule rules for CUDA kernels, in the order in which they are tried.
 
-Most are TVM's own, run on a copy of the function, so a rule that fails half-way declines. The last
-rule never declines. Shapes decide the order of sums, so results have the same bits in every run.
-`Total` is for reductions to one number, such as the mean loss of a batch, where TVM's rules fail or
-launch one thread per term. In one thread block, each thread adds every 1024th term, and then a tree
-adds the threads' sums.
+Most are TVM's own rules. They run on a copy of the function, so if a rule fails halfway, the next
+rule is tried. The last rule never declines. Shapes determine the order of sums, so results have the
+same bits in every run. `Total` is for reductions to one number, such as the mean loss of a batch,
+where TVM's rules fail or launch one thread per term. In one thread block, each thread adds every
+1024th term, and then a tree adds the threads' sums.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _THREADS = 1024
 
 
 class Total(ScheduleRule):
-    """Schedule one reduction over all axes, with maps before it and scalar work after it."""
+    """Rule for one reduction over all axes, with elementwise blocks before and scalars after it."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
-        """Return a schedule of `func`, or None if it is not such a function."""
+        """Return a schedule of `func`, or None if it has a different form."""
         del target, tunable
         sch = s_tir.Schedule(func)
         blocks = normalize_prim_func(sch) or []
@@ -71,13 +71,13 @@ def _one_thread(sch: s_tir.Schedule, block: SBlockRV) -> None:
 
 
 class Guarded(ScheduleRule):
-    """A rule that declines wherever the wrapped rule fails."""
+    """A rule that runs another rule, and declines if this rule raises an error."""
 
     def __init__(self, rule: ScheduleRule) -> None:
         self.rule = rule
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
-        """Return a schedule of `func`, or None if the rule does not fit it or fails."""
+        """Return a schedule of `func`, or None if the wrapped rule declines or fails."""
         if target.kind.name != "cuda" or not has_blocks(func):
             return None
         try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of product tiles, and the kernel built from each.
+"""The two kinds of product tiles, and the kernels built from them.
 
 | kind | operands | devices |
 | --- | --- | --- |
 | `FloatTile` | float32 | all |
-| `HalfTile` | halves, rounded on the way to shared memory | from sm_80 |
+| `HalfTile` | half precision, rounded on the way to shared memory | sm_80 or later |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sparsetrain.compiler.schedule.product import Product
 
 
 class Kind(NamedTuple):
-    """A way to compute a tile: its class, its length, and its number of threads."""
+    """How to compute a tile: its class, side length, number of threads, and dtype `half`."""
 
     tile: type[FloatTile | HalfTile]
     length: int
@@ -39,14 +39,14 @@ class Kind(NamedTuple):
     half: str | None
 
     def operand(self, source: Any, axis: int, inner: int) -> FloatOperand | HalfOperand:
-        """Return an operand of this kind, with the dimensions of its own axis and of `k`."""
+        """Return an operand, given the dimensions of its own axis (`axis`) and of k (`inner`)."""
         if self.half is None:
             return FloatOperand(source, axis, inner, self.length)
         return HalfOperand(source, axis, inner, self.half, self.length)
 
 
 def kind_of(rows: Any, columns: Any, half: str | None) -> Kind:
-    """Return the kind of tile for a product of this shape, in float32 or the dtype `half`."""
+    """Return the kind of tile for a product of this shape; float32 if `half` is None."""
     length = tile_length(rows, columns)
     if half is None:
         return Kind(FloatTile, length, threads_of(length), half)
@@ -56,7 +56,7 @@ def kind_of(rows: Any, columns: Any, half: str | None) -> Kind:
 def tiled_product(
     product: Product, kept: Kept, sources: Sequence[Any], half: str | None = None
 ) -> tuple[TiledProduct, Kind]:
-    """Return a matched product as a tiled one, and the kind of its tiles."""
+    """Return the tiled form of a matched product, and the kind of its tiles."""
     kind = kind_of(kept.rows, kept.columns, half)
     left, right = (
         kind.operand(source, operand.outer, operand.contracted)
@@ -68,7 +68,7 @@ def tiled_product(
 def scheduled(
     function: tirx.PrimFunc, product: TiledProduct, kind: Kind, store: Callable[[Place], Store]
 ) -> tirx.PrimFunc:
-    """Replace a function's body with a product; `store` stores the sums of a block."""
+    """Replace a function's body with a product; `store(place)` stores the sums of a block."""
 
     def run(place: Place) -> None:
         kind.tile(product, place).run(store(place))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grid of a product: each block computes a tile of the result over one piece of `k` (split-K).
 
-The kernel around a tile, its position in the grid and its part of `k` are the same for all kinds of
-tiles.
+All kinds of tiles share this code: the kernel around a tile, the tile's position in the grid, and
+its piece of `k`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from sparsetrain.kernels.builder import SCHEDULED, kernel
 
 _WIDE, _NARROW = 128, 64  # extents of a tile along rows and columns
 
-# (row, column, value): writes a sum of the matrix.
+# (row, column, value): writes one sum to the result.
 Store = Callable[[Any, Any, Any], None]
 
 
 class TileOperand(Protocol):
-    """An operand: a matrix, the dimensions of its own axis and of `k`, and a tile's length."""
+    """An operand: a matrix, the dimensions of its own axis and of `k`, and the tile's length."""
 
     source: Any
     axis: int
@@ -31,16 +31,16 @@ class TileOperand(Protocol):
 
 
 class TiledProduct(NamedTuple):
-    """A product, and how its result is cut into tiles, one per thread block.
+    """A product, and how its result is divided into tiles, one per thread block.
 
     Parameters
     ----------
     left, right : TileOperand
-        Their lengths are the rows and columns of a tile.
+        The operands. Their `length` is the number of rows or columns in a tile.
     rows, columns : int or Expr
-        The number of computed rows and columns of the result.
+        The number of rows and columns of the result to compute.
     pieces : int
-        Parts into which `k` is cut; different blocks compute them in parallel.
+        Number of pieces into which `k` is split; different blocks compute these in parallel.
     """
 
     left: Any
@@ -51,11 +51,11 @@ class TiledProduct(NamedTuple):
 
     @property
     def steps(self) -> Any:
-        """Terms of each sum."""
+        """Number of terms in each sum."""
         return self.left.source.shape[self.left.inner]
 
     def span(self, piece: Any, turn: int) -> tuple[Any, Any]:
-        """Return the begin and end of a piece of `k`, in whole iterations of `turn` steps."""
+        """Return the start and end of a piece of `k`; its length is a multiple of `turn` steps."""
         if self.pieces == 1:
             return tirx.const(0, "int64"), self.steps
         turns = tirx.ceildiv(tirx.ceildiv(self.steps, self.pieces), turn)
@@ -64,7 +64,7 @@ class TiledProduct(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A thread's position: its block's tile and piece, and its number in the block."""
+    """A thread's position: its block's tile (row, column) and piece, its number in the block."""
 
     row: Any
     column: Any
@@ -73,20 +73,20 @@ class Place(NamedTuple):
 
 
 def tile_length(rows: Any, columns: Any) -> int:
-    """Return a tile's length: large tiles read less memory, small tiles occupy more blocks."""
+    """Return a tile's length: large tiles read less memory, small tiles make more blocks."""
     known = [int(extent) for extent in (rows, columns) if isinstance(extent, (int, tirx.IntImm))]
     return _NARROW if min(known, default=_WIDE) <= _NARROW else _WIDE
 
 
 def wide(extent: Any) -> Any:
-    """Return an extent as a 64-bit expression."""
+    """Return an extent as an int64 expression."""
     return tirx.const(extent, "int64") if isinstance(extent, int) else extent
 
 
 def kernel_of(
     function: tirx.PrimFunc, product: TiledProduct, threads: int, run: Callable[[Place], None]
 ) -> tirx.PrimFunc:
-    """Replace a function's body with a product; `run` emits the work of a thread."""
+    """Replace a function's body with a product; `run` emits the code of a thread."""
     return marked(function.with_body(_body(product, threads, run)))
 
 

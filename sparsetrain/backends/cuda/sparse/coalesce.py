@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalescing on a CUDA device; see `sparse_tensor.coalesce`, which calls it.
+"""Coalescing on a CUDA device, called by `sparse_tensor.coalesce`.
 
-The ids never leave the device. Only two numbers are copied back: the number of rows, which decides
-the shapes of the plan, and the number of ids outside the table. Scratch memory comes from the
-virtual machine's pool, so repeated steps of one size allocate nothing.
+The ids never leave the device. A sort copies only two numbers back to the host: the number of
+unique rows, which determines the shapes of the plan, and the number of ids outside the table.
+Scratch memory comes from TVM's pool, so repeated steps of one size allocate nothing.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Arrays = tuple[NDArray, NDArray, NDArray]
 
 
 class DeviceSort:
-    """The sort of N ids on a device, with the memory of its plan and scratch.
+    """A sort of N ids on a device, with memory for its plan and scratch memory.
 
-    It can sort new ids again. The new plan then overwrites the previous one, after all launches
-    that read it, and nothing is allocated.
+    It can be used again to sort new ids, without allocating. The new plan then overwrites the
+    previous plan, after all kernels launched before have read it.
 
     Parameters
     ----------
     indices : Tensor (N,) int32 or int64
-        Ids with the shape and dtype of those that will be sorted.
+        Ids with the shape and dtype of the ids that will be sorted.
     num_rows : int
         Number of rows of the table.
     """
@@ -71,20 +71,20 @@ class DeviceSort:
             self._numbers += (share,)
 
     def fits(self, indices: NDArray, num_rows: int) -> bool:
-        """Whether these ids have the size, dtype and table for which this sort was made."""
+        """Whether this sort was made for ids of this shape and dtype and a table of this size."""
         return (indices.shape, indices.dtype, num_rows) == self._kind
 
     def begin(self, indices: NDArray) -> None:
-        """Start the sort. Launches and reads before `wait` do not wait for it."""
+        """Launch the sort without waiting for its result."""
         self._run(indices, *self._arrays, *self._numbers)
 
     def wait(self) -> Arrays:
-        """Return rows, order and offsets of the `CoalescePlan`.
+        """Wait for the sort; return the rows, order and offsets of the `CoalescePlan`.
 
         Raises
         ------
         DataError
-            If an index is outside [0, num_rows].
+            If an id is outside [0, num_rows].
         """
         used, outside = runtime.as_numpy(self._counts).tolist()
         if outside:
@@ -104,7 +104,7 @@ def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
 def chunk_sums(
     plan: CoalescePlan, values: NDArray, source: NDArray | None
 ) -> tuple[NDArray, NDArray]:
-    """Return the sums of chunks of 32 and 1024 entries of `plan` that are within one run."""
+    """Return the sums of each chunk of 32 and of 1024 entries that is within a run of equal ids."""
     count, (_, width) = int(plan.order.shape[0]), map(int, values.shape)
     dtype = str(values.dtype)
     chunks = scratch_tensor((_chunks(count, CHUNK), width), dtype, values)
@@ -115,9 +115,9 @@ def chunk_sums(
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
-    """Sum value rows (M, D) into (U, D), each run of equal ids in a fixed order."""
+    """Sum value rows (M, D) into (U, D); each row sums a run of equal ids in a fixed order."""
     width, dtype = int(values.shape[1]), str(values.dtype)
-    # The largest possible length, because the pool keeps a block for every size that it has seen.
+    # Allocate the largest possible size, because the pool keeps memory for every size it has seen.
     most = scratch_tensor((int(plan.order.shape[0]), width), dtype, values)
     out = leading_rows(most, plan.num_unique)
     run = _segment_sum(target_of(values), width, dtype, source is not None)
@@ -127,7 +127,7 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
 
 
 def row_squares(values: NDArray) -> np.ndarray:
-    """Return the sums of squares of rows (U, D), in float64."""
+    """Return the sum of squares of each row of `values` (U, D), as float64 (U,)."""
     partial = scratch_tensor((int(values.shape[0]),), "float64", values)
     target = target_of(values)
     _row_squares(target, int(values.shape[1]), str(values.dtype))(values, partial)
@@ -135,7 +135,7 @@ def row_squares(values: NDArray) -> np.ndarray:
 
 
 def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
-    """Search on the device; copies one number per edge to the host."""
+    """Count the plan's row numbers below each edge on the device; copy the counts to the host."""
     rows, given = plan.arrays[0], to_device(_as_tensor(tuple(edges)), plan.order.device)
     below = scratch_tensor((len(edges),), "int64", rows)
     _rows_below(target_of(rows), str(rows.dtype))(rows, given, below, plan.num_unique)
@@ -143,7 +143,7 @@ def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
 
 
 def same_ids(known: NDArray, ids: NDArray) -> bool:
-    """Compare on the device, unless both are the same memory; copies one number to the host."""
+    """Whether both arrays hold the same ids; compare on the device, unless they share memory."""
     if (known.shape, known.dtype) != (ids.shape, ids.dtype):
         return False
     if known.data_ptr() == ids.data_ptr():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for a `CoalescePlan` on a CUDA device: one launch for few ids, about 8 for many."""
+"""CUDA kernels that make a `CoalescePlan`: one launch for few ids, about 8 for many."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 
 
 class _Arguments:
-    """The first arguments of both kernels: ids, keys and positions (2, N), and the plan."""
+    """The first arguments of both kernels: ids (N,), keys and positions (2, N), and the plan."""
 
     def __init__(self, index_dtype: str) -> None:
         (self.count,) = extents(1)
@@ -36,7 +36,7 @@ class _Arguments:
         self._given = ids, keys, positions
 
     def numbers(self) -> tuple[Ids, Sorted]:
-        """Declare the last arguments, all scalars: passes, bits of a digit, rows of the table."""
+        """Declare the scalars, which come last: passes, bits of a digit, rows of the table."""
         passes, digit_bits = T.arg("passes", T.int32()), T.arg("digit_bits", T.int32())
         num_rows = T.arg("num_rows", T.int64())
         return Ids(*self._given, passes, digit_bits), Sorted(self._given[1], num_rows)
@@ -46,9 +46,9 @@ def short_plan_kernel(index_dtype: str) -> PrimFunc:
     """Return the kernel that plans at most `TILE` ids in one thread block.
 
     Arguments: ids (N,), keys (2, N), positions (2, N) int32, rows (N,), offsets (N + 1,) int32,
-    counts (2,) int32; passes, digit_bits, num_rows. ``positions[0]`` is the order. The plan is the
-    first ``counts[0]`` elements of `rows` and ``counts[0] + 1`` of `offsets`; ``counts[1]`` ids are
-    neither rows nor padding.
+    counts (2,) int32; passes, digit_bits, num_rows. The kernel writes the plan: the order to
+    ``positions[0]``, U unique rows to the first U elements of `rows`, their offsets to the first
+    U + 1 of `offsets`, U to ``counts[0]``, and the number of invalid ids to ``counts[1]``.
     """
     with kernel("short_plan") as built:
         arguments = _Arguments(index_dtype)
@@ -75,10 +75,11 @@ def short_plan_kernel(index_dtype: str) -> PrimFunc:
 
 
 def plan_kernel(index_dtype: str) -> PrimFunc:
-    """Return the kernel that plans any number of ids, in one block per row of `tallies`.
+    """Return the kernel that plans any number of ids; it has one block per row of `tallies`.
 
-    Arguments are as in `short_plan_kernel`, with scratch tallies (blocks, 512) and found (2,
-    blocks), int32, before the scalars, and a last scalar: how many rows of 1,024 ids a block has.
+    It has the arguments of `short_plan_kernel`, and before the scalars the int32 scratch arrays
+    tallies (blocks, 512) and found (2, blocks). A last scalar is the number of rows in a block; a
+    row is 1,024 ids.
     """
     with kernel("plan") as built:
         arguments = _Arguments(index_dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that CUDA kernels share: launches, vectors, barriers."""
+"""Building blocks that CUDA kernels share: launches, vectors, barriers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.loops import Columns
 
-THREADS = 256  # threads of a block: eight warps
+THREADS = 256  # threads per block: eight warps
 
 
 @contextmanager
 def blocks_of_threads(
     blocks: Any, threads: int = THREADS, dtype: str = "int64"
 ) -> Iterator[tuple[Any, Any]]:
-    """Launch at least one block; yields the numbers of block (int64) and thread (`dtype`)."""
+    """Launch at least one block; yield the indices of block (int64) and thread (`dtype`)."""
     count = tirx.max(tirx.Cast("int64", blocks), tirx.const(1, "int64"))
     span = tirx.const(0, dtype), tirx.const(threads, dtype)
     with (
@@ -31,7 +31,7 @@ def blocks_of_threads(
 
 @contextmanager
 def each_of(total: Any) -> Iterator[Any]:
-    """Launch a thread for each number below `total`; yields the number."""
+    """Launch a thread for each number below `total`; yield the number."""
     with blocks_of_threads(tirx.ceildiv(total, THREADS)) as (block, thread):
         number = T.Bind(block * THREADS + thread)
         with T.If(number < total), T.Then():
@@ -39,14 +39,14 @@ def each_of(total: Any) -> Iterator[Any]:
 
 
 def vector_lanes(width: int, dtype: str) -> int:
-    """Return how many columns a thread loads at once: 16 bytes if `width` allows it."""
+    """Return how many columns a thread loads at once: 16 bytes, or fewer if `width` requires it."""
     widest = {"float32": 4, "float64": 2}.get(dtype, 1)
     return next(lanes for lanes in (4, 2, 1) if lanes <= widest and width % lanes == 0)
 
 
 @contextmanager
 def each_vector(rows: Any, width: int, dtype: str) -> Iterator[tuple[Any, Any, int]]:
-    """Launch a thread per vector of each row; yields row, first column, number of columns."""
+    """Launch a thread per vector of each row; yield row, first column and number of columns."""
     lanes = vector_lanes(width, dtype)
     vectors = width // lanes
     with each_of(rows * vectors) as number:
@@ -56,7 +56,7 @@ def each_vector(rows: Any, width: int, dtype: str) -> Iterator[tuple[Any, Any, i
 
 @contextmanager
 def each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
-    """Launch a thread per column of each row; yields row, and a loop over columns."""
+    """Launch a thread per column of each row; yield the row, and a "loop" over this one column."""
     with each_of(rows * width) as number:
         row = T.Bind(tirx.floordiv(number, tirx.const(width, "int64")))
         column = T.Bind(tirx.floormod(number, tirx.const(width, "int64")))
@@ -69,5 +69,5 @@ def barrier() -> None:
 
 
 def shared(count: int, dtype: str = "int32") -> Any:
-    """Allocate a 1-D shared array; TVM removes the padding between rows of 2-D arrays."""
+    """Allocate a 1-D shared array; in a 2-D array, TVM would remove the padding between rows."""
     return T.alloc_buffer((count,), dtype, scope="shared")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA kernels for row-sparse tensors: scatter, squares of rows, searches and comparisons.
 
-Preconditions and meanings are as in `segment_kernels`. Every result has one writer, every sum a
-fixed order, and there are no atomic operations, so the bits are the same in every run. `sort`
-orders ids, `runs` sums runs.
+`sparse_tensor.segment_kernels` documents their meaning and preconditions. Every result has one
+writer, every sum has a fixed order, and there are no atomic operations, so the bits are the same in
+every run. `sort` has the kernels that sort ids, `runs` those that sum runs of equal ids.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from sparsetrain.backends.cuda.sparse.parts import (
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.loops import Number
 
-SCATTERERS = 256  # number of blocks that share the rows of a dense gradient
+SCATTERERS = 256  # number of thread blocks that share the rows of a dense gradient
 
 
 def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -> PrimFunc:
-    """Zero-fill, then add ``out[ids[n]] += values[source[n]]`` in order of n; skip padding.
+    """Return the kernel that sets `out` to 0, then adds ``out[ids[n]] += values[source[n]]``.
 
-    Block k of `SCATTERERS` owns the rows v with ``v % SCATTERERS == k``. It reads all ids and adds
-    the entries of its rows in order, all columns at once.
+    Entries are added in order of n, and padding is skipped. Block k of `SCATTERERS` owns the rows v
+    with ``v % SCATTERERS == k``. It reads all ids and adds the entries of its rows in order, all
+    columns at once.
     """
     with kernel("scatter_add") as built:
         count, stored, sources, height = extents(4)
@@ -55,7 +56,7 @@ def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -
 
 @contextmanager
 def entries_by_owner(ids: Any, height: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Loop in each block over the entries of its rows, in order; yields thread, entry and row."""
+    """Loop in each block over the entries of its rows, in order; yield thread, entry and row."""
     count = ids.shape[0]
     with blocks_of_threads(SCATTERERS) as (block, thread):
         tile = shared(THREADS, "int64")
@@ -73,9 +74,10 @@ def entries_by_owner(ids: Any, height: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def spread_kernel(width: int, dtype: str, index_dtype: str) -> PrimFunc:
-    """Zero-fill ``out`` (H, D), then set ``out[rows[u] - base] = values[u]`` for first <= u < end.
+    """Return the kernel that sets `out` to 0, then ``out[rows[u] - base] = values[u]``.
 
-    Arguments: rows (U,), all different, values (U, D), out, base, first, end.
+    Arguments: rows (U,), all different, values (U, D), out (H, D), base, first, end. Only the rows
+    with first <= u < end are written.
     """
     with kernel("spread") as built:
         segments, stored, height = extents(3)
@@ -95,7 +97,10 @@ def spread_kernel(width: int, dtype: str, index_dtype: str) -> PrimFunc:
 
 
 def rows_below_kernel(index_dtype: str) -> PrimFunc:
-    """Count how many of the first `count` sorted rows (U,) are below each of edges (E,)."""
+    """Return the kernel that counts the rows below each edge, among the first `count` sorted rows.
+
+    Arguments: rows (U,), edges (E,), below (E,), which receives the counts, and count.
+    """
     with kernel("rows_below") as built:
         segments, given = extents(2)
         rows = buffer("rows", (segments,), index_dtype)
@@ -115,7 +120,7 @@ def rows_below_kernel(index_dtype: str) -> PrimFunc:
 
 
 def differ_kernel(index_dtype: str) -> PrimFunc:
-    """Write 1 to `found` (1,) if two arrays of ids (N,) differ anywhere, else 0."""
+    """Return the kernel that sets `found` (1,) to 1 if two arrays of ids (N,) differ, else 0."""
     with kernel("differ") as built:
         (count,) = extents(1)
         ids, others = (buffer(name, (count,), index_dtype) for name in ("ids", "others"))
@@ -129,7 +134,7 @@ def differ_kernel(index_dtype: str) -> PrimFunc:
 
 
 def fill_kernel(dtype: str) -> PrimFunc:
-    """Write a number to the elements [first, end) of (N,)."""
+    """Return the kernel that writes a number to the elements [first, end) of an array (N,)."""
     with kernel("fill") as built:
         out = buffer("out", extents(1), dtype)
         value = scalar("value", dtype)
@@ -140,7 +145,7 @@ def fill_kernel(dtype: str) -> PrimFunc:
 
 
 def count_up_kernel() -> PrimFunc:
-    """Write its index to each element of (N,) int32."""
+    """Return the kernel that sets each element of an int32 array (N,) to its index."""
     with kernel("count_up") as built:
         out = buffer("out", extents(1), "int32")
         with each_of(out.shape[0]) as n:
@@ -149,7 +154,7 @@ def count_up_kernel() -> PrimFunc:
 
 
 def row_squares_kernel(width: int, dtype: str) -> PrimFunc:
-    """Compute the sum of squares of each row, in float64."""
+    """Return the kernel that computes the sum of squares of each row, in float64."""
     with kernel("row_squares") as built:
         (height,) = extents(1)
         values = buffer("values", (height, width), dtype)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of runs of equal ids on a CUDA device, by chunks.
+"""CUDA kernels that sum runs of equal ids, chunk by chunk.
 
-Runs can be long: in a table of three rows, a batch's ids form three runs. So sorted entries are cut
-into chunks of `CHUNK` entries, and blocks of `CHUNK` chunks. Each chunk within one run is summed
-first. A run's sum is then its first entries, its chunks and its last entries, in that order. For a
-run of n, no thread adds more than 64 entries and 64 + n / 1024 sums.
+Runs can be long: in a table of three rows, a batch's ids form three runs. So sorted entries are
+divided into chunks of `CHUNK` entries, and blocks of `CHUNK` chunks. First, each chunk and block
+that is within one run is summed. Then a run's sum adds up its first entries, its chunks and blocks,
+and its last entries, in this order. For a run of n entries, no thread adds more than 64 entries and
+64 + n / 1024 sums.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class Sums(NamedTuple):
     Parameters
     ----------
     values : (M, D)
+        The value rows.
     chunks, blocks : (ceil(N / 32), D), (ceil(N / 1024), D)
-        From `chunk_sums_kernel`.
+        The results of `chunk_sums_kernel`.
     value_row : callable
         Maps an index into the plan's order to a row of `values`.
     """
@@ -41,9 +43,9 @@ class Sums(NamedTuple):
     value_row: Callable[[Any], Any]
 
     def add(self, total: Any, lanes: int, span: tuple[Any, Any], column: Any) -> None:
-        """Add columns [column, column + lanes) of entries `span` of the plan to `total`."""
+        """Add columns [column, column + lanes) of the plan's entries in `span` to `total`."""
         first, behind = (T.Bind(edge) for edge in span)
-        with T.If(behind - first < CHUNK):  # no chunk fits, as in most runs: half the arithmetic
+        with T.If(behind - first < CHUNK):  # most runs; this branch needs half the arithmetic
             with T.Then(), T.serial(0, behind - first) as k:
                 row = T.Bind(self.value_row(first + k))
                 _accumulate(total, lanes, lambda lane: self.values[row, column + lane])
@@ -93,9 +95,9 @@ def clear(total: Any, lanes: int, dtype: str) -> None:
 
 
 def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
-    """Sum the value rows of each run; one writer for each output row.
+    """Return the kernel that sums the value rows of each run, with one writer per output element.
 
-    Arguments are as in the CPU's kernel, with `chunks` and `blocks` before `out`.
+    It takes the arguments of the CPU kernel, with `chunks` and `blocks` before `out`.
     """
     with kernel("segment_sum") as built:
         plan = _Entries(width, dtype, pooled)
@@ -113,7 +115,7 @@ def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
 
 
 class _Entries:
-    """The arguments that map runs to value rows."""
+    """The kernel arguments that map runs to entries, and entries to value rows."""
 
     def __init__(self, width: int, dtype: str, pooled: bool) -> None:
         entries, edges, sources, stored = extents(4)
@@ -143,10 +145,10 @@ class _Entries:
 
 
 def chunk_sums_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
-    """Sum each chunk that is within one run; other chunks are undefined.
+    """Return the kernel that sums each chunk and block within one run; other sums are undefined.
 
-    Arguments are as in `segment_sum_kernel` without the last; `chunks` (ceil(N / 32), D) and
-    `blocks` (ceil(N / 1024), D) receive them.
+    It takes the arguments of `segment_sum_kernel` except `out`, and writes the sums to `chunks`
+    (ceil(N / 32), D) and `blocks` (ceil(N / 1024), D).
     """
     with kernel("chunk_sums") as built:
         plan = _Entries(width, dtype, pooled)
@@ -161,7 +163,7 @@ def chunk_sums_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
 def _sum_chunks(
     plan: _Entries, size: int, out: Any, term: Callable[[Any], tuple[Any, Any]]
 ) -> None:
-    """Add `CHUNK` terms for each chunk of `size` entries that is in one run."""
+    """Add the `CHUNK` terms of each part of `size` entries that is within one run."""
     dtype, (rows, width) = str(out.dtype), out.shape
     with (
         each_vector(rows, int(width), dtype) as (chunk, column, lanes),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments of equal ids in sorted order, on a CUDA device.
+"""Code of CUDA kernels that finds the runs of equal ids among sorted ids.
 
-Each block counts the segments that begin in its part of the ids, and the ids outside the table;
-then it adds up the counts of earlier blocks, and writes its rows and offsets. A warp processes 32
-ids at a time: each thread votes whether a segment begins at its id, and counts earlier votes.
+Each block counts the runs that begin in its part of the ids, and the ids outside the table. Then it
+adds up the counts of earlier blocks, and writes its rows and offsets. A warp processes 32 ids at a
+time: each thread votes whether a run begins at its id, and counts the votes of earlier threads.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sparsetrain.kernels.loops import Number
 
 
 class Sorted:
-    """Sorted ids, the first half of keys (2, N), with predicates on the id at an index."""
+    """Sorted ids, which are ``keys[0]`` of keys (2, N), and predicates on the id at an index."""
 
     def __init__(self, keys: Any, num_rows: Any) -> None:
         self.keys, self.num_rows, self.count = keys, num_rows, keys.shape[1]
 
     def key(self, place: Any) -> Any:
-        """That at a place."""
+        """Return the id at an index, as int64."""
         return tirx.Cast("int64", self.keys[0, place])
 
     def _inside(self, place: Any) -> Any:
@@ -42,18 +42,18 @@ class Sorted:
         return tirx.And(self._inside(place), tirx.Or(place == 0, other))
 
     def ends_all(self, place: Any) -> Any:
-        """Whether an index is the last one inside any run."""
+        """Whether an index is the last in any run: the next id is padding, or there is none."""
         after = tirx.Not(self._inside(tirx.min(place + 1, self.count - 1)))
         return tirx.And(self._inside(place), tirx.Or(place == self.count - 1, after))
 
     def vote(self, test: Any, place: Any) -> Any:
-        """Return a predicate's value as 1 or 0; 0 for indices past the end."""
+        """Return the value of a predicate as 1 or 0; it is 0 for indices past the end."""
         answer = tirx.if_then_else(place < self.count, word(test(place)), tirx.const(0, WORD))
         return T.Bind(answer)
 
 
 class PlanArrays(NamedTuple):
-    """Results: rows (N,), offsets (N + 1,), and counts (2,) of runs and of ids outside."""
+    """The results: rows (N,), offsets (N + 1,), and counts (2,) of runs and of invalid ids."""
 
     rows: Any
     offsets: Any
@@ -69,11 +69,11 @@ class Stretch:
         self._start = first + tirx.floordiv(thread, WARP) * rows * WARP + self.lane
 
     def place(self, row: Any) -> Any:
-        """Return the index of a thread's id."""
+        """Return the index of the thread's id in a row of 32 ids."""
         return T.Bind(self._start + row * WARP)
 
     def warp_count(self, test: Any) -> Any:
-        """Return how many ids of the warp satisfy a predicate; uint32, in every thread."""
+        """Return how many ids of the warp satisfy a predicate; every thread gets the number."""
         total = Number(WORD)
         with T.serial(0, self.rows) as row:
             total.add(tirx.popcount(votes(self.ids.vote(test, self.place(row)))))
@@ -82,7 +82,7 @@ class Stretch:
     def counts(self, test: Any, totals: Any) -> tuple[Any, Any]:
         """Return how many ids satisfy a predicate in earlier warps, and in the block."""
         mine = self.warp_count(test)
-        # Only the last thread of a warp contributes the warp's count.
+        # All threads know the count of their warp; only the last thread contributes it.
         once = tirx.Select(self.lane == WARP - 1, mine.now, tirx.const(0, WORD))
         found = sum_before(totals, self.thread, T.Bind(once))
         barrier()
@@ -90,7 +90,7 @@ class Stretch:
 
 
 def count_runs(stretch: Stretch, block: Any, found: Any) -> None:
-    """Store in ``found`` (2, blocks) how many segments begin in a block, and its ids outside."""
+    """Store in `found` (2, blocks) how many runs begin in a block, and how many ids are invalid."""
     totals, ids = shared(WARPS, WORD), stretch.ids
     for row, test in enumerate((ids.begins, ids.outside)):
         _, number = stretch.counts(test, totals)
@@ -101,7 +101,7 @@ def count_runs(stretch: Stretch, block: Any, found: Any) -> None:
 def write_runs(stretch: Stretch, plan: PlanArrays, block: Any, found: Any = None) -> None:
     """Write a block's rows and offsets; the last block also writes the total counts.
 
-    Without `found`, there is only one block.
+    If `found` is None, there is only one block.
     """
     totals, ids = shared(WARPS, WORD), stretch.ids
     if found is None:
@@ -121,7 +121,7 @@ def write_runs(stretch: Stretch, plan: PlanArrays, block: Any, found: Any = None
 
 
 def _sum_of(found: Any, row: int, blocks: Any, thread: Any, totals: Any) -> Any:
-    """Return the sum of the counts of the first blocks."""
+    """Return the sum of ``found[row]`` over the first `blocks` blocks."""
     mine = Number()
     with T.serial(0, tirx.ceildiv(tirx.max(blocks - thread, 0), SORTERS)) as turn:
         mine.add(found[row, turn * SORTERS + thread])

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Radix sort of ids on a CUDA device.
 
-The sort is least significant digit first, on the bits that `num_rows` needs, up to 9 at a time: two
-passes for 2^18 rows, three for 2^27. One block sorts up to `TILE` ids in one launch
-(`coalesce_plan`). For larger inputs each pass takes two launches: up to `MOST_BLOCKS` blocks count
-the digits of their range of ids; then each block adds up the counts of earlier blocks and writes
-its ids, tile by tile, to their sorted positions. Cost of a pass: 12 bytes read and 8 written per
-id, and up to 256 KiB of counts per block, read from the cache. Positions follow from counts without
-atomic operations, so the result is the same in every run.
+The sort starts at the least significant digit. It covers the bits that `num_rows` needs, up to 9 in
+each pass: two passes for 2^18 rows, three for 2^27. One block sorts up to `TILE` ids in one launch
+(`coalesce_plan`). With more ids, each pass takes two launches: first, up to `MOST_BLOCKS` blocks
+count the digits of their range of ids; then each block adds up the counts of earlier blocks and
+writes its ids, tile by tile, to their sorted positions. Cost of a pass: 12 bytes read and 8 written
+per id, and up to 256 KiB of counts per block, read from the cache. Positions are computed from
+counts without atomic operations, so the result is the same in every run.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from sparsetrain.backends.cuda.sparse.tile import (
 from sparsetrain.backends.cuda.sparse.warp import WARP, WORDS
 from sparsetrain.kernels.loops import Number
 
-MOST_BLOCKS = 128  # each reads all counts
-AT_ONCE = 16  # counts read by independent loads
-MOST_ROWS = 2047  # most rows of 32 ids per warp, for 16-bit counters
+MOST_BLOCKS = 128  # limited because each block reads the counts of all blocks
+AT_ONCE = 16  # counts that a thread reads by independent loads
+MOST_ROWS = 2047  # most rows of 32 ids per warp that 16-bit counters can count
 
 
 def blocks_of(entries: int) -> tuple[int, int]:
@@ -50,9 +50,9 @@ def blocks_of(entries: int) -> tuple[int, int]:
 
 
 class Ids(NamedTuple):
-    """The arrays to sort: ids (N,), and keys and positions (2, N) with alternating halves.
+    """The arrays of a sort: ids (N,), and keys and positions (2, N).
 
-    The last pass leaves its results in the first half.
+    Each pass reads one row of keys and positions and writes the other. The last pass writes row 0.
     """
 
     ids: Any
@@ -67,7 +67,7 @@ class Ids(NamedTuple):
         return str(self.ids.dtype)
 
     def target(self, number: Any) -> Any:
-        """Return the half that a pass writes."""
+        """Return the row of keys and positions that a pass writes."""
         return tirx.Cast("int64", tirx.floormod(self.passes + 1 + number, 2))
 
     def key(self, number: Any, n: Any) -> Any:
@@ -76,27 +76,27 @@ class Ids(NamedTuple):
         return tirx.if_then_else(number == 0, self.ids[n], self.keys[source, n])
 
     def position(self, number: Any, n: Any) -> Any:
-        """Return the original index of that id."""
+        """Return the original index of the id at index n at the start of a pass."""
         source = 1 - self.target(number)
         own = tirx.Cast("int32", n)
         return tirx.if_then_else(number == 0, own, self.positions[source, n])
 
     def digit(self, number: Any, key: Any) -> Any:
-        """Return the digit by which a pass sorts, int32."""
+        """Return the digit of a key by which pass `number` sorts, int32."""
         one = tirx.const(1, "int32")
         mask = tirx.Cast(self.dtype, (one << self.digit_bits) - one)
         shifted = key >> tirx.Cast(self.dtype, number * self.digit_bits)
         return tirx.Cast("int32", tirx.bitwise_and(shifted, mask))
 
     def words(self, key: Any) -> list[Any]:
-        """Return a key as 32-bit words, the lowest first."""
+        """Return a key as 32-bit words, the least significant first."""
         whole = tirx.reinterpret("u" + self.dtype, key)
         if self.dtype == "int32":
             return [whole]
         return [word(whole), word(whole >> tirx.const(32, "uint64"))]
 
     def whole(self, words: list[Any]) -> Any:
-        """The inverse of `words`."""
+        """Return the key, given its `words`."""
         if self.dtype == "int32":
             return tirx.reinterpret("int32", words[0])
         lower, upper = (tirx.Cast("uint64", each) for each in words)
@@ -105,7 +105,7 @@ class Ids(NamedTuple):
 
 
 class Carried:
-    """Keys and positions of a tile in registers, and their exchange between threads."""
+    """The keys and positions of a tile, held in registers and exchanged between threads."""
 
     def __init__(self, ids: Ids) -> None:
         self.ids = ids
@@ -114,15 +114,15 @@ class Carried:
         self._positions = T.alloc_local((ROWS,), WORD)
 
     def key(self, row: Any) -> Any:
-        """Return the key in a row of this thread."""
+        """Return this thread's key in a row."""
         return self.ids.whole([part[row] for part in self._keys])
 
     def position(self, row: Any) -> Any:
-        """Return the position in a row of this thread, int32."""
+        """Return this thread's position in a row, int32."""
         return tirx.Cast("int32", self._positions[row])
 
     def load(self, tile: Tile, key: Callable[[Any], Any], position: Callable[[Any], Any]) -> None:
-        """Load keys and positions by their index in the tile."""
+        """Load keys and positions; `key` and `position` return them for an index in the tile."""
 
         def take(row: Any, place: Any) -> None:
             for part, value in zip(self._keys, self.ids.words(T.Bind(key(place))), strict=True):
@@ -135,7 +135,7 @@ class Carried:
         tile.each(take)
 
     def exchange(self, tile: Tile, striped: bool) -> None:
-        """Move keys and positions to the indices that `tile` computed."""
+        """Move keys and positions to the places in the tile that `tile.order` computed."""
         tile.exchange([*self._keys, self._positions], striped)
 
 
@@ -170,7 +170,7 @@ def count_digits(
 def send_to_places(
     ids: Ids, number: Any, stretch: tuple[Any, Any, Any], thread: Any, counts: Any
 ) -> None:
-    """Write a block's ids to their positions after one pass."""
+    """Write a block's ids to their positions in the order after pass `number`."""
     block, first, rows = stretch
     arrays, begin = Shared(), shared(DIGITS, WORD)
     _begin_digits(arrays, begin, counts, block, thread)
@@ -201,7 +201,10 @@ def send_to_places(
 
 
 def _begin_digits(arrays: Shared, begin: Any, counts: Any, block: Any, thread: Any) -> None:
-    """Compute where each digit of this block begins: after smaller digits and earlier blocks."""
+    """Compute the position of the block's first id with each digit.
+
+    It comes after all ids with smaller digits, and the same digit in earlier blocks.
+    """
     words = arrays.words
     digit = T.Bind(tirx.floormod(thread, DIGITS))
     half = T.Bind(tirx.floordiv(thread, DIGITS))
@@ -230,7 +233,7 @@ def _begin_digits(arrays: Shared, begin: Any, counts: Any, block: Any, thread: A
 
 
 def _advance(arrays: Shared, begin: Any, thread: Any, totals: Any) -> None:
-    """Store where a tile's digits begin, and advance past them for the next tile."""
+    """Store the positions of a tile's digits, and advance `begin` past them for the next tile."""
     column = T.Bind(thread - (SORTERS - WORDS))
     with T.If(column >= 0), T.Then():
         for digit, found in ((column, low(totals)), (column + WORDS, high(totals))):

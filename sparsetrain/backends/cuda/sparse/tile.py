@@ -2,9 +2,10 @@
 """A tile of ids, which a thread block sorts by one digit.
 
 Registers hold up to `ROWS` rows of 1,024 ids; a warp's ids are contiguous. A warp finds and counts
-equal digits by votes, and the warps' counters are added in order. So equal digits keep their order
-without atomic operations. Ids are reordered in shared memory and written contiguously for each
-digit. Cost: some 60 warp instructions for 32 ids, whatever their digits are.
+equal digits by votes, and the counters of all warps are added in order. So ids with equal digits
+keep their order, without atomic operations. Ids are reordered in shared memory, and those with
+equal digits written contiguously. Cost: about 60 warp instructions for 32 ids, whatever their
+digits are.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from sparsetrain.backends.cuda.sparse.parts import barrier, shared
 from sparsetrain.backends.cuda.sparse.warp import WARP, WORDS, rank, sum_to
 from sparsetrain.kernels.loops import Number
 
-SORTERS = 1024  # threads
+SORTERS = 1024  # threads per block
 WARPS = SORTERS // WARP
 ROWS = 8  # ids that a thread holds at a time
 TILE = SORTERS * ROWS
 DIGIT_BITS = 9
 DIGITS = 1 << DIGIT_BITS
-SHARES = SORTERS // WORDS  # threads that share the addition of a word's counters
+SHARES = SORTERS // WORDS  # threads that together add up a counter word over all warps
 WORD = "uint32"
 _HALF = tirx.const(0xFFFF, WORD)
 
@@ -46,34 +47,34 @@ def high(pair: Any) -> Any:
 
 
 class Shared:
-    """Arrays of a block."""
+    """The arrays of a block in shared memory."""
 
     def __init__(self) -> None:
         self.words = shared(WARPS * WORDS, WORD)  # counters, then ids in their new order
         self.partial = shared(SHARES * WORDS, WORD)
-        self.totals = shared(WARPS, WORD)  # of warps
-        self.origin = shared(DIGITS, WORD)  # where digits go, minus their beginning in the tile
-        self.local = shared(DIGITS, WORD)  # where digits begin in the tile
+        self.totals = shared(WARPS, WORD)  # a sum for each warp
+        self.origin = shared(DIGITS, WORD)  # each digit's start in the output minus `local`
+        self.local = shared(DIGITS, WORD)  # each digit's start in the sorted tile
 
 
 def clear_counters(words: Any, thread: Any) -> None:
-    """Set all counters to zero."""
+    """Set the counters of all warps to zero."""
     with T.unroll(0, WARPS * WORDS // SORTERS) as turn:
         T.buffer_store(words, tirx.const(0, WORD), [turn * SORTERS + thread])
     barrier()
 
 
 def count(words: Any, thread: Any, digit: Any, counts: Any) -> Any:
-    """Call `rank` with the counters of the thread's warp."""
+    """Count a digit in the counters of the thread's warp (see `rank`)."""
     counters = tirx.address_of(words[tirx.floordiv(thread, WARP) * WORDS])
     return T.Bind(rank(counters, word(digit), word(counts)))
 
 
 def sum_before(totals: Any, thread: Any, mine: Any, first: int = 0, warps: int = WARPS) -> Any:
-    """Return the sum of values over the threads before this one, and over all threads.
+    """Return the sum of `mine` over the threads before this thread, and over all threads.
 
-    Only `warps` warps from `first` on take part. All threads must call it, and `totals` can be
-    reused after the next barrier.
+    Only the values of `warps` warps from `first` on are added, but all threads must call this. The
+    shared array `totals` can be reused after the next barrier.
     """
     upto = T.Bind(sum_to(mine))
     lane, warp = tirx.floormod(thread, WARP), T.Bind(tirx.floordiv(thread, WARP))
@@ -89,16 +90,18 @@ def sum_before(totals: Any, thread: Any, mine: Any, first: int = 0, warps: int =
 
 
 class Tile:
-    """Up to `TILE` ids of a block while they are sorted.
+    """Up to `TILE` ids, while a block sorts them.
 
     Parameters
     ----------
     arrays : Shared
+        The block's arrays in shared memory.
     thread : int32
+        The thread's number in the block.
     rows : int32
-        Number of rows, at most `ROWS`.
+        Number of rows of 1,024 ids, at most `ROWS`.
     count : int32
-        Number of ids; all rows but the last are full.
+        Number of ids before the end of the input, at most `TILE`; the last row may be incomplete.
     """
 
     def __init__(self, arrays: Shared, thread: Any, rows: Any, count: Any) -> None:
@@ -106,9 +109,10 @@ class Tile:
         self.places = T.alloc_local((ROWS,), WORD)
 
     def each(self, work: Callable[[Any, Any], None], striped: bool = False) -> None:
-        """Emit ``work(row, place)`` for each of the thread's ids; a warp's places are contiguous.
+        """Emit ``work(row, place)`` for each of the thread's ids, with its place in the tile.
 
-        With `striped`, a row's places are contiguous across the whole block.
+        The places of a warp's ids are contiguous. With `striped`, the places of a row are
+        contiguous across the block instead.
         """
         with T.unroll(0, ROWS) as row:
             place = T.Bind(self._striped(row) if striped else self._own(row))
@@ -123,10 +127,10 @@ class Tile:
         return row * SORTERS + self.thread
 
     def order(self, digit: Callable[[Any], Any]) -> Any:
-        """Compute the sorted place of every id; `digit` maps a row of the thread to its digit.
+        """Compute each id's place in the sorted tile; `digit` returns the digit of a thread's row.
 
-        Afterwards ``arrays.local`` holds where each digit begins. Returns the counts of two digits,
-        in each of the last `WORDS` threads.
+        Afterwards, ``arrays.local`` contains the place where each digit begins. Return a word with
+        the tile's counts of two digits, valid in the last `WORDS` threads.
         """
         words = self.arrays.words
         clear_counters(words, self.thread)
@@ -153,7 +157,7 @@ class Tile:
         return totals
 
     def _add_up(self) -> Any:
-        """Turn counters into sums over earlier warps, both halves of a word at once."""
+        """Replace counters by their sums over earlier warps, for both halves of a word at once."""
         words, partial, thread = self.arrays.words, self.arrays.partial, self.thread
         column = T.Bind(tirx.floormod(thread, WORDS))
         share = T.Bind(tirx.floordiv(thread, WORDS))
@@ -183,7 +187,7 @@ class Tile:
         barrier()
 
     def exchange(self, arrays: Sequence[Any], striped: bool) -> None:
-        """Move the words of each row, (ROWS,), to their computed places."""
+        """Move the words in each array, one per row of the thread, to their computed places."""
         words = self.arrays.words
         for array in arrays:
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warp communication that TIR lacks: three helpers as CUDA source.
+"""CUDA source of three helpers for communication within a warp, which TIR lacks.
 
-All 32 threads must reach each call. There are no atomic operations: one thread writes a counter
-after all threads that share it have exchanged their counts.
+All 32 threads of the warp must reach each call. There are no atomic operations: one thread updates
+a counter for all threads with the same counter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 WARP = 32
-WORDS = 256  # counter words of a warp; word d counts digits d and d + 256
+WORDS = 256  # counter words per warp; word d counts digit d in its low and d + 256 in its high half
 
 _RANK = """
 __forceinline__ __device__ unsigned sparsetrain_rank(
@@ -53,37 +53,37 @@ __forceinline__ __device__ unsigned sparsetrain_votes(unsigned vote) {
 
 
 def rank(counters: Any, digit: Any, counts: Any) -> Any:
-    """Count digits, and return how many equal digits precede each thread's.
+    """Count one digit per thread, and return how many equal digits precede the thread's digit.
 
     Parameters
     ----------
     counters : address of 256 words, uint32
         The warp's counts so far; initially zero.
     digit : uint32
-        Below 512.
+        The thread's digit, below 512.
     counts : uint32
         1, or 0 for a thread without a digit.
 
     Returns
     -------
     uint32
-        How often the warp counted the digit in earlier calls, plus in lower threads of this call.
+        How often the warp counted the digit in earlier calls, plus in earlier threads of this call.
     """
     return _call("sparsetrain_rank", _RANK, counters, digit, counts)
 
 
 def sum_to(value: Any) -> Any:
-    """Return the sum of `value`, uint32, over the threads of the warp up to this one."""
+    """Return the sum of `value`, uint32, over this thread and the earlier threads of its warp."""
     return _call("sparsetrain_sum_to", _SUM_TO, value)
 
 
 def votes(vote: Any) -> Any:
-    """Return a word with a bit for each thread of the warp: its `vote`, 0 or 1."""
+    """Return a word that has a bit for each thread of the warp: the thread's `vote`, 0 or 1."""
     return _call("sparsetrain_votes", _VOTES, vote)
 
 
 def votes_before(thread: Any, found: Any) -> Any:
-    """Return how many threads before this one have their bit set in `found`."""
+    """Return how many earlier threads of the warp have their bit set in `found`."""
     one = tirx.const(1, "uint32")
     below = (one << tirx.Cast("uint32", tirx.floormod(thread, WARP))) - one
     return tirx.popcount(tirx.bitwise_and(found, below))

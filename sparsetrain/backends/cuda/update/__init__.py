@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates on a GPU: touched rows, whole parameters, and all dense parameters at once."""
+"""Optimizer updates on a GPU: touched rows, whole parameters, all dense parameters at once."""

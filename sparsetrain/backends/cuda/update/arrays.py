@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels over many whole arrays in one launch: update, search for NaN, sum of squares.
+"""CUDA kernels for whole arrays, several in one launch: updates, search for NaN, sums.
 
-Each array has its own thread blocks. There are no atomic operations: every run gives the same bits.
+Each array has its own thread blocks. There are no atomic operations, so every run gives the same
+bits.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ EACH = 16  # elements per thread
 
 
 def foreach_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int]) -> PrimFunc:
-    """Update whole parameters of one dtype.
+    """Return the kernel that updates whole parameters of one dtype.
 
-    Arguments: gradient, weight and slots of each parameter, in their own shapes; then scalars.
+    Arguments: gradient, weight and slots of each parameter, in their own shapes, then the scalars.
     """
     with kernel() as built:
         arrays = [declare_arguments(spec, dtype, rank) for rank in ranks]
@@ -38,7 +39,7 @@ def foreach_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int]) -> PrimFu
 
 
 def _update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
-    """Emit one launch for all parameters, or one per parameter if rows share values."""
+    """Emit one launch for all parameters, or one each if rows share values (`Formula.by_row`)."""
     if seen[0][0].spec.formula.by_row:
         for parameter, gradient in seen:
             dense_rows(parameter, gradient, h, tirx.const(0, "int64"), parameter.weight.shape[0])
@@ -47,7 +48,7 @@ def _update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
         for branch, (parameter, gradient) in zip(branches, seen, strict=True):
             with branch as place:
                 here = gradient[0, place]
-                # Such a formula reads only the element that it updates.
+                # A formula without `by_row` reads only the element that it updates.
                 state = parameter.begin_row(tirx.const(0, "int64"), _nothing, h)
                 state.update(place, here)
 
@@ -57,7 +58,7 @@ def _nothing(_column: Any) -> Any:
 
 
 def search_all(arrays: Sequence[Any], found: Any) -> None:
-    """Emit code that marks in `found` (K, S) which arrays (1, n) hold NaN or infinity."""
+    """Emit code that marks in ``found[:, 0]`` which of K arrays (1, n) contain NaN or infinity."""
     count, strips = (int(extent) for extent in found.shape)
     with each_of(tirx.const(count * strips, "int64")) as number:
         place = [tirx.floordiv(number, strips), tirx.floormod(number, strips)]
@@ -65,7 +66,7 @@ def search_all(arrays: Sequence[Any], found: Any) -> None:
     with _each_array([array.shape[1] for array in arrays], again=True) as branches:
         bad = Number()
         for number, (branch, array) in enumerate(zip(branches, arrays, strict=True)):
-            # Stored after the loop, so that the reads of a thread are independent.
+            # The store comes after the loop, so that the thread's reads are independent.
             with branch as place:
                 bad.set(tirx.bitwise_or(bad.now, _is_not_finite(array[0, place])))
             with T.If(bad.now != 0), T.Then():
@@ -75,7 +76,7 @@ def search_all(arrays: Sequence[Any], found: Any) -> None:
 
 
 def _is_not_finite(value: Any) -> Any:
-    """Test that all exponent bits are 1; the compiler may optimise a comparison with NaN away."""
+    """Test if all exponent bits are 1; the compiler could optimize away a comparison with NaN."""
     wide = str(value.ty.dtype) == "float64"
     kind, exponent = ("uint64", 0x7FF0000000000000) if wide else ("uint32", 0x7F800000)
     bound = T.Bind(value)
@@ -85,10 +86,10 @@ def _is_not_finite(value: Any) -> Any:
 
 @contextmanager
 def _each_array(sizes: Sequence[Any], again: bool = False) -> Iterator[list[Any]]:
-    """Launch threads for all elements of several arrays; yields a context for each array.
+    """Launch threads for all elements of several arrays; yield a context manager for each array.
 
-    The context of an array yields an index, and its code runs once per element. With `again`,
-    threads past the end repeat the last element instead of branching.
+    The context manager yields an index, and the code in its block runs once per element. With
+    `again`, threads past the end repeat the last element instead of branching.
     """
     per_block = THREADS * EACH
     counts = [tirx.ceildiv(size, per_block) for size in sizes]
@@ -106,13 +107,14 @@ def _each_array(sizes: Sequence[Any], again: bool = False) -> Iterator[list[Any]
         first.add(counts[number])
 
     with blocks_of_threads(sum(counts, tirx.const(0, "int64"))) as (block, thread):
-        # Counted at run time, because TVM takes seconds to simplify sums of a dozen lengths.
+        # The first block of each array is computed at run time: TVM would take seconds to simplify
+        # the sum of a dozen lengths.
         first = Number("int64")
         yield [branch(number, first, block, thread) for number in range(len(sizes))]
 
 
 def scale_kernel(dtype: str, add: bool) -> PrimFunc:
-    """Build ``out[first + n] = weight * values[n]``, as on the CPU, with a thread per element."""
+    """Return the kernel ``out[first + n] = weight * values[n]``, or ``+=`` if `add`."""
     with kernel() as built:
         size, room = extents(2)
         values, out = buffer("values", (size,), dtype), buffer("out", (room,), dtype)
@@ -124,7 +126,7 @@ def scale_kernel(dtype: str, add: bool) -> PrimFunc:
 
 
 def squares_kernel(dtype: str) -> PrimFunc:
-    """Sum the squares of blocks of 1024 elements of (n,) in float64, as on the CPU."""
+    """Return the kernel that sums the squares of each 1024 elements of an array, in float64."""
     size_of_block = 1024
     with kernel() as built:
         (size,) = extents(1)
@@ -157,7 +159,7 @@ def _add_up(sums: Any, own: Any, thread: Any) -> None:
 
 
 def total_kernel(dtype: str) -> PrimFunc:
-    """Store the sum of values (n,) in ``out[place]``, in one block and a fixed order."""
+    """Return the kernel that stores the sum of `values` in ``out[place]``, in a fixed order."""
     with kernel() as built:
         size, room = extents(2)
         values, out = buffer("values", (size,), dtype), buffer("out", (room,), dtype)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLVM IR for bfloat16 products on Intel's tile registers (AMX), which TVM 0.27 lacks.
+"""LLVM IR for bfloat16 products on Intel's tile registers (AMX), which TVM 0.27 cannot emit.
 
 There are eight registers of 16 rows x 64 bytes. One instruction multiplies two of them (16 x 32 by
-32 x 16 numbers) and adds the product to a third, which holds 16 x 16 float32 sums. A product here
-is 32 x 32: four registers of sums, two for the left operand, two for the right one.
+32 x 16 numbers) and adds the product to a third, which holds 16 x 16 float32 sums. The product
+kernel here computes 32 x 32 sums: it uses four registers for the sums and two for each operand.
 
-A pragma imports the LLVM IR into a kernel, as for `bf16/helpers.py`. A task calls `begin` once
-before it uses tiles and `end` once after, at some hundred cycles each. `end` releases the
-registers, which the system would otherwise save at every thread switch.
+A pragma imports the LLVM IR into a kernel, as in `bf16/helpers.py`. A parallel task calls `begin`
+once before it uses tiles and `end` once afterwards; each takes a few hundred cycles. `end` releases
+the registers, which the system would otherwise save at every thread switch.
 
-The left operand has rows of 32 numbers and the right one rows of 32 pairs, both padded with zeros
-to whole steps of 32 in `k`. Loads that pack a complete panel or square are not masked. Within a
-step, sums over even and odd `k` are accumulated separately; denormals count as zero. Strides are in
-bytes.
+The left operand has rows of 32 numbers and the right operand has rows of 32 pairs, both padded with
+zeros to a multiple of 32 in `k`. When a complete panel or square is packed, loads are not masked.
+Within a step of 32, sums over even and odd `k` are accumulated separately; denormals count as zero.
+Strides in the product are in bytes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from itertools import product
 from sparsetrain.compiler.schedule.bf16.helpers import SOURCES
 from sparsetrain.kernels.llvm import rounds
 
-SIDE = 32  # rows and columns of a product, and the numbers of `k` in a step
+SIDE = 32  # rows and columns of a product, and numbers in one step along `k`
 _HALF = SIDE // 2
 _PAIRS_BYTES = SIDE * 4  # a row of the right operand: 32 columns of pairs
-_ALL_ROWS = "1157442765409226768"  # eight bytes, each 16
+_ALL_ROWS = "1157442765409226768"  # eight bytes, each 16: the number of rows of each register
 
 _DECLARATIONS = """
 declare void @llvm.x86.ldtilecfg(ptr)
@@ -37,7 +37,7 @@ declare void @llvm.x86.tilestored64(i8, ptr, i64)
 declare void @llvm.x86.tdpbf16ps(i8, i8, i8)
 """
 
-# Bytes 48 to 55 are the rows of each register; every row has 64 bytes.
+# Bytes 48 to 55 of the configuration are each register's number of rows; every row has 64 bytes.
 _BEGIN_AND_END = f"""
 define linkonce_odr i32 @sparsetrain_amx_rows(i64 %rows) alwaysinline nounwind {{
   %form = alloca [64 x i8], align 64
@@ -68,7 +68,7 @@ def _name(rows: int, columns: int) -> str:
 
 
 def _sum(rows: int, columns: int) -> str:
-    """Sum products over all steps of `k`, in `rows` x `columns` registers."""
+    """Return a function that sums products over all of `k`, in `rows` x `columns` registers."""
     sums = [(i, j, 2 * i + j) for i in range(rows) for j in range(columns)]
     loads = [
         f"call void @llvm.x86.tileloadd64(i8 {4 + i}, ptr %left{i}, i64 %stride)"
@@ -113,9 +113,9 @@ store:
 """
 
 
-# A product of up to 32 x 32. The right operand has rows of 32 pairs (128 bytes). The left one's
-# rows are `stride` bytes apart and its steps `step` bytes. `to` is 32 x 32 float32. If `ends` is
-# not 0, the left operand's memory ends after `rows` rows, and nothing below is read.
+# A product of up to 32 x 32 results, in `to` (32 x 32 float32). The right operand has rows of 32
+# pairs (128 bytes). The left operand has rows `stride` bytes apart and steps along `k` `step` bytes
+# apart. If `ends` is not 0, its memory ends after `rows` rows, and later rows are not read.
 _PRODUCT = f"""
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
@@ -175,12 +175,12 @@ PRODUCT = "".join(_sum(rows, columns) for rows in (1, 2) for columns in (1, 2)) 
 
 
 def _panel(element: str) -> str:
-    """Interleave two rows of 32 numbers into 32 pairs."""
+    """Return a function that interleaves two rows of 32 numbers into 32 pairs."""
     return _both(element) + _whole_or_guarded("panel", "both", element, (SIDE, 2))
 
 
 def _both(element: str) -> str:
-    """Interleave the two rows in two halves of 16 numbers."""
+    """Return a function that interleaves the two rows in two halves of 16 columns."""
     half = f"call i32 @sparsetrain_pairs_{element}(ptr"
     return f"""
 define linkonce_odr i32 @sparsetrain_both_{element}(
@@ -198,7 +198,7 @@ define linkonce_odr i32 @sparsetrain_both_{element}(
 
 
 def _line(element: str) -> str:
-    """Round up to 32 numbers of a row, padded with zeros."""
+    """Return a function that rounds 32 or fewer numbers of a row and pads them with zeros."""
     return f"""
 define linkonce_odr i32 @sparsetrain_line_{element}(ptr %to, ptr %source, i32 %columns)
     alwaysinline nounwind {{
@@ -214,12 +214,12 @@ define linkonce_odr i32 @sparsetrain_line_{element}(ptr %to, ptr %source, i32 %c
 
 
 def _columns(element: str) -> str:
-    """Transpose 32 rows x 16 columns into 16 rows of 32 numbers."""
+    """Return a function that transposes 32 rows x 16 columns into 16 rows of 32 numbers."""
     return _square(element) + _whole_or_guarded("columns", "square", element, (_HALF, SIDE))
 
 
 def _square(element: str) -> str:
-    """Transpose, and prefetch the same columns of the next 32 rows."""
+    """Return a function that transposes, and prefetches these columns of the next 32 rows."""
     mixed = _indices(n // 2 + _HALF * (n % 2) for n in range(SIDE))
     lines = ["%ahead = mul i64 %stride, 32"]
     for row in range(SIDE):
@@ -256,7 +256,7 @@ define linkonce_odr i32 @sparsetrain_square_{element}(
 
 
 def _whole_or_guarded(name: str, inner: str, element: str, whole: tuple[int, int]) -> str:
-    """Call `inner` with constant numbers of columns and rows if the block is complete."""
+    """Return a function that calls `inner`, with constant extents if the block is complete."""
     columns, rows = whole
     types = "ptr %to, ptr %source, i64 %stride"
     call = f"call i32 @sparsetrain_{inner}_{element}({types}"

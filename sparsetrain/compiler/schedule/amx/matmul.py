@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bfloat16 products on CPU tile registers (AMX): many times as fast as float32.
+"""bfloat16 products on CPU tile registers (AMX), many times as fast as float32 products.
 
-As `bf16/matmul.py`, except that one call sums 32 x 32 results over all of `k` in tile registers and
-stores them to a small array. The epilogue reads the array, rounds if needed, and writes the
-results. Operands are padded with zeros to whole steps of 32 in `k`.
+This works like `bf16/matmul.py`, but one call sums 32 x 32 results over all of `k` in tile
+registers and stores them in a small array. The epilogue reads this array, rounds if needed, and
+writes the results. Operands are padded with zeros to a multiple of 32 in `k`.
 
-A tile is 32 rows by a panel of 32 columns. A task computes some tiles of rows times all column
-panels. If the right operand and a task's rows fit into the second-level cache, the outer loop is
-over tiles of rows, so results and masks are accessed row by row. Otherwise it is over panels, so
-that each is fetched once for all tiles of rows. If the sum runs over rows of memory (TN), its
-length is the batch size: unknown, and large. A task then gets a subset of the panels only if there
-were too few tasks otherwise.
+A tile is 32 rows by a panel of 32 columns. A parallel task computes some tiles of rows times all
+column panels. If the right operand fits into half of the second-level cache, the outer loop is over
+tiles of rows, so results and masks are accessed row by row. Otherwise it is over panels, so that
+each panel is fetched once for all tiles of rows. If both operands have `k` as rows in memory (TN),
+`k` is the batch: its length is unknown and large. Such a task computes only some of the panels if
+there would otherwise be too few tasks.
 
-Registers are configured when a task begins and released when it ends. Every element is summed over
-`k` in order by one thread: results have the same bits for any number of threads.
+Registers are configured when a task begins and released when it ends. One thread sums each element
+over `k` in order, so results have the same bits for any number of threads.
 """
 
 from collections.abc import Callable
@@ -44,17 +44,17 @@ from sparsetrain.compiler.schedule.product import Product
 from sparsetrain.compiler.schedule.rule import CpuRule, vectorize_if_whole
 from sparsetrain.runtime.host import has_amx_tiles
 
-# Tiles of rows per task if the number of rows is symbolic: 128 rows.
+# Tiles of rows per task if the number of rows is symbolic (4 tiles are 128 rows).
 _TILES = 4
 # Half of a second-level cache.
 _NEAR_BYTES = 1 << 20
-# See `best_task`.
+# Weights in the cost that `best_task` minimizes.
 _COST_OF_PACKING = 5.0
 _COST_OF_FETCHING = 1.0
 
 
 class Shape(NamedTuple):
-    """Tiles and panels of a task (None: all panels), and which of them is the outer loop."""
+    """Tiles and panels of a task (None: all panels), and whether the outer loop is over tiles."""
 
     tiles: int
     panels: int | None
@@ -73,18 +73,18 @@ def choose_shape(product: Product) -> Shape:
 
 
 def _is_near(product: Product) -> bool:
-    """Whether the right operand fits into a near cache."""
+    """Whether the right operand fits into half of a second-level cache."""
     extents = product.columns, product.contracted
     return all(isinstance(n, int) for n in extents) and 2 * prod(extents) <= _NEAR_BYTES
 
 
 class TileMatmul(CpuRule):
-    """Schedule a function that rounds two matrices, multiplies them, and goes on elementwise."""
+    """Schedule for kernels that round and multiply two matrices, with an elementwise epilogue."""
 
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Pad, pack, tile and fuse; None if this is not a product or the CPU has no tiles."""
+        """Pad, pack, tile and fuse; return None without such a product or without AMX."""
         if not has_amx_tiles(target):
             return None
         found = match_half_product(sch, blocks)
@@ -129,7 +129,7 @@ def _tile_loops(
 ) -> _TileLoops:
     """Build the loops: task; row tile and column panel, in either order; row, column, `k`.
 
-    The block that packs the left operand, if given, moves into the task's loop.
+    If `left`, the block that packs the left operand, is given, it is moved into the task's loop.
     """
     i, j, k = sch.get_loops(block)
     task, tile, row = sch.split(i, [None, shape.tiles, SIDE])
@@ -146,7 +146,7 @@ def _tile_loops(
 
 
 def _product(product: Product, in_place: bool) -> Callable[[s_tir.SBlock], tirx.Stmt]:
-    """Emit one call that computes 32 x 32 sums over all of `k`."""
+    """Return a function that replaces a block by one call for 32 x 32 sums over all of `k`."""
 
     def body(block: s_tir.SBlock) -> tirx.Stmt:
         sums = block.writes[0].source
@@ -173,7 +173,7 @@ def _product(product: Product, in_place: bool) -> Callable[[s_tir.SBlock], tirx.
             tirx.BufferLoad(right, of_column + _last(right)),
             *([] if in_place else [tirx.BufferLoad(left, of_row + _last(left))]),
         ]
-        # Without this, TVM 0.27 shrinks an array to the last element that it sees accessed.
+        # TVM 0.27 shrinks an array to the elements that it sees accessed, so access the last.
         return tirx.SeqStmt([*map(tirx.Evaluate, ends), tirx.Evaluate(call)])
 
     return body
@@ -184,7 +184,7 @@ def _last(packed: tirx.Var) -> list[tirx.Expr]:
 
 
 def _places(left: tirx.Var, in_place: bool) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
-    """Return the steps of `k`, and the strides in bytes of the left operand's rows and steps."""
+    """Return the number of steps along `k`, and the left operand's row and step stride in bytes."""
     _, second, *_ = left.ty.shape
     line, square = tirx.const(2 * SIDE, "int64"), tirx.const(2 * SIDE * SIDE, "int64")
     return (second // SIDE, second * 2, line) if in_place else (second, line, square)

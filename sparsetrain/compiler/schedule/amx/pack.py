@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing of the operands of a product on tile registers.
+"""Packing of the operands of a product on AMX tile registers.
 
-- Right operand: panels of 32 columns in the layout of `bf16/pack.py`. Where rows are contiguous,
-  two rows are interleaved across a whole panel.
-- Left operand: squares `(block of rows, step of k, row and number in the square)`, so one step of a
-  tile reads 2 KB in sequence. Each task packs the rows that it uses: where `k` is contiguous, it
-  rounds or copies lines of 32 numbers; otherwise (TN) it transposes squares of 32 x 16. bfloat16
-  rows in memory that are whole steps long are read in place.
+- Right operand: panels of 32 columns in the layout of `bf16/pack.py`. If its rows are contiguous,
+  one call interleaves two rows of a whole panel.
+- Left operand: squares of 32 x 32, in an array (block of rows, step of `k`, row, number in row), so
+  a step of a tile reads 2 KB in sequence. Each task packs the rows that it uses. If `k` is
+  contiguous, it rounds or copies lines of 32 numbers; otherwise (TN) it transposes blocks of
+  32 x 16. bfloat16 rows with a length divisible by 32 are read in place.
 
-Cost: one pass over an operand.
+Cost: one pass over each operand.
 """
 
 from tvm import s_tir, tirx
@@ -20,8 +20,8 @@ from sparsetrain.compiler.schedule.bf16.tiling import LANES
 from sparsetrain.compiler.schedule.rule import dtype_of
 from sparsetrain.kernels.builder import line_length
 
-_ROWS_AHEAD = 32  # of the interleaved ones
-_READ, _EVERY_CACHE, _DATA = 0, 3, 1  # argument of LLVM's `prefetch`
+_ROWS_AHEAD = 32  # how far the prefetched rows are ahead of the interleaved rows
+_READ, _EVERY_CACHE, _DATA = 0, 3, 1  # arguments of LLVM's `prefetch`
 
 
 def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
@@ -31,7 +31,7 @@ def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
 
 
 def pack_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
-    """Transpose the columns in memory that are a task's rows (TN)."""
+    """Transpose a task's rows, which are columns in memory (TN)."""
     *_, k, row = sch.get_loops(packing)
     step, k = sch.split(k, [None, SIDE])
     vector, lane = sch.split(row, [None, LANES])
@@ -40,7 +40,7 @@ def pack_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
 
 
 def interleave_panel(block: s_tir.SBlock) -> tirx.Stmt:
-    """Interleave two rows of a right-hand panel into pairs, and prefetch later rows."""
+    """Interleave two rows of a panel of the right operand into pairs, and prefetch later rows."""
     source = block.reads[0]
     k, column = at(source)
     lines = range(0, SIDE, line_length(dtype_of(source.source)))
@@ -53,7 +53,7 @@ def interleave_panel(block: s_tir.SBlock) -> tirx.Stmt:
 
 
 def _prefetch(source: tirx.Var, index: list[tirx.Expr]) -> tirx.Stmt:
-    """Prefetch a cache line; processors ignore an invalid address, as past the edge."""
+    """Prefetch a cache line; a processor ignores an address past the end of the operand."""
     element = tirx.address_of(tirx.BufferLoad(source, index))
     hints = (_READ, _EVERY_CACHE, _DATA)
     return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", element, *hints))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """LLVM IR helpers for bfloat16 that TVM 0.27 cannot emit: dot product, rounding, transpose.
 
-A pragma imports them into a kernel, where they are always inlined, so a call costs nothing.
-Operands are pointers and integers, because TVM converts every bfloat16 value to float32. Rounding
-is to nearest even. Denormals count as zero, as in the instructions. Loads past `columns` and `rows`
-return zero without touching memory.
+A pragma imports the helpers into a kernel, where they are always inlined. They take pointers and
+integers, because TVM would convert a bfloat16 value to float32. They round to nearest even, and
+denormals count as zero, as in the AVX-512 instructions. Loads past `columns` and `rows` return zero
+without touching memory.
 """
 
 from itertools import product
@@ -12,7 +12,7 @@ from itertools import product
 from sparsetrain.kernels.builder import LINE_BYTES
 from sparsetrain.kernels.llvm import rounds
 
-# dtype in memory -> LLVM's element type, which also names the packing helper for that dtype.
+# dtype in memory -> LLVM element type, which is also the suffix of the packing helpers' names.
 SOURCES = {"float32": "float", "bfloat16": "i16"}
 _BYTES = {"float": 4, "i16": 2}
 
@@ -41,7 +41,7 @@ define linkonce_odr <16 x float> @sparsetrain_dot(
 }
 """
 
-# Store the first `count` numbers of a sum.
+# Store the first `count` of 16 sums.
 _STORE = f"""
 define linkonce_odr i32 @sparsetrain_store(ptr %to, <16 x float> %sum, i32 %count)
     alwaysinline nounwind {{
@@ -53,7 +53,7 @@ define linkonce_odr i32 @sparsetrain_store(ptr %to, <16 x float> %sum, i32 %coun
 }}
 """
 
-# 16 numbers, rounded.
+# Round 16 numbers and store them.
 _STORE_HALF = """
 define linkonce_odr i32 @sparsetrain_store_half(ptr %to, <16 x float> %x)
     alwaysinline nounwind {
@@ -63,7 +63,7 @@ define linkonce_odr i32 @sparsetrain_store_half(ptr %to, <16 x float> %x)
 }
 """
 
-# Interleave two rows of 16 values into 16 pairs, OR-ing into the destination.
+# Interleave two rows of 16 values into 16 pairs and OR them into the destination.
 _MERGE = f"""
 define linkonce_odr i32 @sparsetrain_merge(ptr %to, ptr %even, ptr %odd) alwaysinline nounwind {{
   %a = load <16 x i16>, ptr %even, align 2
@@ -79,7 +79,7 @@ define linkonce_odr i32 @sparsetrain_merge(ptr %to, ptr %even, ptr %odd) alwaysi
 
 
 def _lanes(element: str) -> str:
-    """Load up to 16 numbers of a row as bfloat16, with zeros past the end."""
+    """Return a helper that loads up to 16 numbers of a row as bfloat16, with zeros past the end."""
     name = {"float": "v16f32", "i16": "v16i16"}[element]
     rounded = (
         """
@@ -103,7 +103,7 @@ define linkonce_odr <16 x i16> @sparsetrain_lanes_{element}(ptr %source, i32 %co
 
 
 def _round(element: str) -> str:
-    """Round up to 16 numbers of a row; pad an odd count with one zero."""
+    """Return a helper that rounds 16 or fewer numbers of a row; a zero pads an odd count."""
     return f"""
 define linkonce_odr i32 @sparsetrain_round_{element}(ptr %to, ptr %source, i32 %columns)
     alwaysinline nounwind {{
@@ -120,7 +120,10 @@ define linkonce_odr i32 @sparsetrain_round_{element}(ptr %to, ptr %source, i32 %
 
 
 def _pairs(element: str) -> str:
-    """Interleave two rows of 16 numbers; store the high half at `then`, then the low at `to`."""
+    """Return a helper that interleaves two rows of 16 numbers into pairs.
+
+    It stores the high half at `then`, and after this the low half at `to`.
+    """
     mixed = [n // 2 + 16 * (n % 2) for n in range(32)]
     halves = [", ".join(f"i32 {n}" for n in mixed[at : at + 16]) for at in (0, 16)]
     return f"""
@@ -143,10 +146,11 @@ define linkonce_odr i32 @sparsetrain_pairs_{element}(
 
 
 def _transposed(element: str) -> str:
-    """Transpose 16 rows of 16 pairs (32 numbers); the written rows are `stride_to` apart.
+    """Return a helper that transposes 16 rows of 16 pairs (32 numbers).
 
-    Elements past the edge count as zero, up to the `room` of the destination. The rows are more
-    streams than the hardware prefetcher tracks, so the code prefetches the next 32 numbers of each.
+    The written rows are `stride_to` apart and have `room` elements; elements past the source's edge
+    are zero. The helper prefetches the next 32 numbers of each row, because 16 rows are more
+    streams than the hardware prefetcher tracks.
     """
     lines = []
     lanes = f"@sparsetrain_lanes_{element}"

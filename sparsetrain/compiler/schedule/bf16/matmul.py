@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bfloat16 products on a CPU with dot products of pairs: twice as fast as float32.
+"""bfloat16 products on a CPU with dot products of pairs, twice as fast as float32 products.
 
-As the float32 rule (`schedule/matmul.py`), except that an instruction multiplies pairs of
-neighbours in `k` and adds both products to a float32. So operands are laid out in pairs, and each
-step of the inner loop is one call instead of two loops over 16 columns and a pair. The schedule
-inserts the call itself, because `Schedule.tensorize` of TVM 0.27 crashes here.
+The rule resembles the float32 rule (`schedule/matmul.py`), but an instruction multiplies two
+adjacent numbers along `k` by two others and adds both products to a float32. So operands are laid
+out in pairs, and each step of the inner loop is one call, which replaces two loops over 16 columns
+and over the pair. The schedule inserts the call itself, because `Schedule.tensorize` of TVM 0.27
+crashes here.
 
-Rows are padded to whole row blocks and columns to whole panels, so inner loops have no guard. Every
-element is summed over `k` in order by one thread.
+Rows are padded to whole row blocks and columns to whole panels, so inner loops need no bounds
+checks. One thread sums each element over `k` in order.
 """
 
 from typing import NamedTuple
@@ -35,12 +36,12 @@ from sparsetrain.runtime.host import has_bf16_dot
 
 
 class HalfMatmul(CpuRule):
-    """Schedule a function that rounds two matrices, multiplies them, and goes on elementwise."""
+    """Schedule for kernels that round and multiply two matrices, with an elementwise epilogue."""
 
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Pad, pack in pairs, tile and fuse; None if not a product or the CPU lacks AVX512_BF16."""
+        """Pad, pack, tile and fuse; return None without such a product or without AVX512_BF16."""
         if not has_bf16_dot(target):
             return None
         found = match_half_product(sch, blocks)
@@ -89,7 +90,7 @@ def _tile_loops(
 ) -> _TileLoops:
     """Build the loops: task, column panel, row tile, pair of k, row, vector; lane, k in pair.
 
-    The block that packs the left operand, if given, moves into the task's loop.
+    If `left`, the block that packs the left operand, is given, it is moved into the task's loop.
     """
     i, j, k = sch.get_loops(block)
     task, tile, row = sch.split(i, [None, shape.tiles, shape.rows])
@@ -100,7 +101,7 @@ def _tile_loops(
         task = sch.fuse(task, group)
     sch.reorder(task, panel, tile, k, row, vector, lane)
     if left is not None:
-        # Before `k` is split: `compute_at` of TVM 0.27 finds no simple bounds of pairs.
+        # Must precede the split of `k`: `compute_at` of TVM 0.27 finds no simple bounds for pairs.
         sch.compute_at(left, task)
     pair, within = sch.split(k, [None, 2])
     sch.reorder(pair, row, vector, lane, within)
@@ -108,7 +109,7 @@ def _tile_loops(
 
 
 def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:
-    """Unroll a tile, with one call per vector and a separate block that zeroes the sums."""
+    """Unroll a tile: one call per vector, and a separate block that zeroes the sums."""
     sch.unroll(loops.row)
     sch.unroll(loops.vector)
     init = sch.decompose_reduction(block, loops.contracted)
@@ -120,7 +121,7 @@ def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileL
 
 
 def _dot(block: s_tir.SBlock) -> tirx.Stmt:
-    """``sums[16] += left[pair] * right[16 pairs]``."""
+    """Return the statement ``sums[16] += left[pair] * right[16 pairs]``."""
     sums = block.writes[0].source
     left, right = (region for region in block.reads if not region.source.same_as(sums))
     lanes = _lanes(block.writes[0], LANES)

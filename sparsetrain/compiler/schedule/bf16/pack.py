@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing of bfloat16 operands in pairs of neighbours in `k`, with rounding if needed.
+"""Packing of bfloat16 operands in pairs of numbers adjacent along `k`, with rounding if needed.
 
 - Right operand: panels of 16 or 32 columns, `(panel, pair, column in panel, k in pair)`, packed
   once by all threads.
-- Left operand with contiguous `k`: rows of pairs, as in memory. bfloat16 in memory is read in
+- Left operand with contiguous `k`: rows of pairs, as in memory. If it is bfloat16, it is read in
   place; otherwise a thread rounds the row block that it is about to use.
 - Left operand of TN: blocks of 8 or 16 rows, `(block, pair, row, k in pair)`, packed by the task
   that uses them.
 
-Each packing block is one call of a helper for 16 (or 16 x 32) numbers, which handles both edges
-without branches. Cost: one pass over the operand.
+Each packing block calls one helper for 16 (or 16 x 32) numbers, which handles the edges of rows and
+columns without branches. Cost: one pass over the operand.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from sparsetrain.compiler.schedule.bf16.tiling import LANES
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import dtype_of, parallel_over, static_extent
 
-# A task that packs rows of memory takes this many pairs of `k`, and copies this many vectors of
-# each pair together.
+# If rows are contiguous, a packing task handles `_STRETCH` pairs along `k`, and copies `_TOGETHER`
+# vectors of each pair at a time.
 _STRETCH = 64
 _TOGETHER = 4
 
@@ -32,7 +32,7 @@ _TOGETHER = 4
 def is_stored_in_steps(
     sch: s_tir.Schedule, operand: Operand, stage: SBlockRV, step: int = 2
 ) -> bool:
-    """Whether an operand in memory already has the product's layout, in whole steps of `k`."""
+    """Whether an operand in memory already has the product's layout, with `k` in whole steps."""
     source = sch.get(stage).reads[0].source
     width = source.ty.shape[operand.contracted]
     whole = isinstance(width, tirx.IntImm) and int(width) % step == 0
@@ -42,7 +42,7 @@ def is_stored_in_steps(
 def to_steps(
     sch: s_tir.Schedule, packing: SBlockRV, operand: Operand, width: int, step: int = 2
 ) -> None:
-    """Lay an operand out as `(panel, step of k, number in panel and step)`."""
+    """Lay out an operand as `(panel, step of k, position in panel * step + k in step)`."""
 
     def steps(*index: tirx.Expr) -> tuple:
         outer, k = index[operand.outer], index[operand.contracted]
@@ -58,9 +58,9 @@ def pack_right(
     width: int = LANES,
     interleave: Callable[[s_tir.SBlock], tirx.Stmt] | None = None,
 ) -> None:
-    """Pack in parallel: by column panels, or by ranges of `k` if rows are contiguous.
+    """Pack in parallel: by column panels if `k` is contiguous, otherwise by ranges of `k`.
 
-    `interleave` then merges two rows, `width` numbers at a time.
+    In the second case, `interleave` merges two rows, `width` numbers at a time.
     """
     loops = sch.get_loops(packing)
     if operand.contracted_is_contiguous:
@@ -68,7 +68,7 @@ def pack_right(
         rewrite(sch, sch.blockize(lane), _transpose_pairs)
         parallel_over(sch, [vector])
         return
-    # Split for the threads later: an uneven split here would put its guard into the block.
+    # Ranges of `k` are split off last: an uneven split here would put its guard into the block.
     vector, lane = sch.split(loops[operand.outer], [None, width])
     pair, k = sch.split(loops[operand.contracted], [None, 2])
     sch.reorder(pair, vector, k, lane)
@@ -79,9 +79,9 @@ def pack_right(
 
 
 def _copy_few_vectors_together(sch: s_tir.Schedule, pair: LoopRV, vector: LoopRV) -> None:
-    """Copy some vectors at a time through all pairs, so that few streams are written.
+    """Copy a few vectors of all pairs, then the next few, so that few panels are written at once.
 
-    Panels are often a power of two apart, so many at once would evict each other from the cache.
+    Panels are often a power of two apart, so many would evict each other from the cache.
     """
     extent = static_extent(sch, vector)
     together = 1 if extent is None else gcd(extent, _TOGETHER)
@@ -95,10 +95,10 @@ def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
 
 
 def pack_left(sch: s_tir.Schedule, packing: SBlockRV, rows: int) -> None:
-    """Pack the blocks of `rows` columns in memory that the surrounding task will use (TN)."""
+    """Pack blocks of `rows` rows, which are columns in memory (TN), in the task that uses them."""
     *_, first, second = sch.get_loops(packing)
     pair, k = sch.split(first, [None, 2])
-    # Whole vectors of one or two blocks: an uneven split would put its guard into the block.
+    # Vectors must divide the extent: an uneven split would put its guard into the block.
     width = gcd(LANES, static_extent(sch, second) or rows)
     vector, lane = sch.split(second, [None, width])
     sch.reorder(pair, vector, k, lane)
@@ -121,7 +121,7 @@ def at(region: tirx.BufferRegion) -> list[tirx.Expr]:
 
 
 def _transpose_pairs(block: s_tir.SBlock) -> tirx.Stmt:
-    """Transpose 16 columns with contiguous `k`, 32 numbers of each at a time."""
+    """Transpose 16 columns with contiguous `k`, 32 numbers of each column at a time."""
     source, target = block.reads[0], block.writes[0]
     column, _ = at(source)
     panel, _, lane = at(target)
@@ -170,7 +170,10 @@ def _in_steps(extent: tirx.Expr, step: int, body: Callable[[tirx.Expr], tirx.Stm
 
 
 def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
-    """Interleave two rows of 16 numbers, stored in runs of `width` (0: only 8 numbers exist)."""
+    """Return a function that interleaves two rows of 16 numbers into runs of `width` pairs.
+
+    A `width` of 0 means that only 8 numbers are needed.
+    """
 
     def body(block: s_tir.SBlock) -> tirx.Stmt:
         source, target = block.reads[0], block.writes[0]
@@ -193,16 +196,16 @@ def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
 
 
 def call(name: str, source: tirx.BufferRegion, *arguments: tirx.Expr) -> tirx.Stmt:
-    """Call the helper for the dtype that `source` has in memory."""
+    """Return a call of the helper for the dtype of `source`."""
     element = SOURCES[dtype_of(source.source)]
     return tirx.Evaluate(tirx.call_extern("int32", f"sparsetrain_{name}_{element}", *arguments))
 
 
 def address(buffer: tirx.Var, index: list[tirx.Expr]) -> tirx.Expr:
-    """Place of an element."""
+    """Return the address of an element."""
     return tirx.address_of(tirx.BufferLoad(buffer, index))
 
 
 def int32(value: tirx.Expr) -> tirx.Expr:
-    """Return the number of remaining elements as int32, at most 64, for a helper."""
+    """Return a number of remaining elements as int32, limited to 64, as helpers expect it."""
     return tirx.Cast("int32", tirx.min(value, tirx.const(64, "int64")))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores of product results, 16 at a time, rounded or masked by one instruction.
+"""Stores of 16 product results at a time, rounded or masked by one instruction.
 
 TVM 0.27 expands a cast to bfloat16 into five integer operations, which take a tenth of the time of
-a product with a short sum (13 or 64 inputs). It stores results one by one if rows are not whole
-vectors.
+a product with a short sum (13 or 64 inputs). It stores results one by one if a row is not a whole
+number of vectors.
 
-Invariant: rounding is to nearest even, as in TVM; denormals become zero, as in operands.
+Invariant: rounding is to nearest even, as in TVM; denormals become zero, as they do in operands.
 """
 
 import tvm
@@ -18,9 +18,9 @@ from sparsetrain.compiler.schedule.product import Extent
 
 
 def store_rounded(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> None:
-    """Store whole vectors in an epilogue that ends with a cast to bfloat16.
+    """Round and store whole vectors in an epilogue that ends with a cast to bfloat16.
 
-    Nothing changes unless the innermost loop is vectorised and `columns` are whole vectors.
+    Nothing changes unless the innermost loop is vectorized and `columns` is a multiple of 16.
     """
     block = sch.get(epilogue)
     store, column = block.body, block.iter_vars[-1].var
@@ -31,9 +31,10 @@ def store_rounded(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> N
 
 
 def store_masked(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> None:
-    """Store vectors, the last one masked, in an epilogue that only copies float32 sums.
+    """Store vectors, with a mask on the last one, in an epilogue that only copies float32 sums.
 
-    Nothing changes unless the innermost loop is vectorised and `columns` are not whole vectors.
+    Nothing changes unless the innermost loop is vectorized and `columns` is symbolic or no multiple
+    of 16.
     """
     block = sch.get(epilogue)
     value, column = block.body.value, block.iter_vars[-1].var
@@ -46,7 +47,7 @@ def store_masked(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> No
 
 
 def _store_by(sch: s_tir.Schedule, epilogue: SBlockRV, helper: str, *arguments: tirx.Expr) -> None:
-    """Replace the innermost loop of an epilogue with one call, if it is vectorised."""
+    """Replace the innermost loop of an epilogue with one call if it is vectorized."""
     *_, loop = sch.get_loops(epilogue)
     lane, block = sch.get(loop), sch.get(epilogue)
     if lane.kind != tirx.ForKind.VECTORIZED:
@@ -71,7 +72,7 @@ def _is_rounding(value: tirx.Expr) -> bool:
 
 
 def _vector(value: tirx.Expr, column: tirx.Var) -> tirx.Expr | None:
-    """Return `value` for the 16 columns from `column` on; None if TVM cannot make it a vector."""
+    """Return `value` for the 16 columns from `column` on, or None if TVM cannot vectorize it."""
     lane = tirx.Var("lane", "int64")
     of_column = tirx.PrimFunc([column], tirx.Evaluate(value))
     value = of_column.specialize({column: column + lane}).body.value

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiling of a bfloat16 product: tasks for the threads, and register tiles.
 
-A tile of 8 rows x two vectors of 16 columns, or of 16 rows x one vector, has 16 sums in flight: an
-instruction that adds to a sum waits for the previous one, and two can start per cycle.
+A tile of 8 rows x two vectors of 16 columns, or of 16 rows x one vector, accumulates 16 sums at
+once. This hides latency: an instruction waits for the previous instruction on the same sum, and two
+instructions can start per cycle.
 
-If rows in memory already suit the instruction, a task computes few rows times all columns. If the
-sum runs over rows of memory (TN, a weight's gradient), its length is the batch size: unknown, and
-large. A task then packs its rows of the left operand, which stay in a near cache, and fetches its
-panels of the right one from a far cache: more rows mean fewer fetches per result. If there were too
-few tasks, each gets only a subset of the panels.
+If `k` is contiguous in the left operand, a task computes a few rows times all columns. If `k` runs
+over rows in memory (TN, as in a weight's gradient), its length is the batch size, which is unknown
+and large. A task then packs its rows of the left operand, which stay in a near cache, and fetches
+panels of the right operand from a far cache, so more rows mean fewer fetches per result. If there
+would be too few tasks, each task computes only some of the panels.
 """
 
 import itertools
@@ -18,22 +19,22 @@ from sparsetrain.compiler.schedule.product import Extent, Product
 
 LANES = 16
 _SUMS = 16
-# Symbolic rows are padded to this many tiles; more tiles would be waste for a small batch.
+# Symbolic rows are padded to a multiple of this many tiles; more would waste work on small batches.
 _TILES_PER_ROW_BLOCK = 4
-# Least number of row blocks, or of tasks, so that every thread gets work.
+# Smallest number of row blocks, or of tasks, so that every thread gets work.
 _FEWEST_ROW_BLOCKS = 16
 FEWEST_TASKS = 8
-# Most tiles of a task: at a batch of 2048, it packs 256 KB of the left operand.
+# Largest number of tiles in a task: at a batch of 2048, it packs 256 KB of the left operand.
 MOST_TILES = 8
-# See `best_task`.
+# Weights in the cost that `best_task` minimizes.
 _COST_OF_PACKING = 0.7
 _COST_OF_FETCHING = 0.2
 
 
 class Shape(NamedTuple):
-    """A register tile's rows and vectors of 16 columns, and a task's tiles and panels.
+    """The rows and vectors of 16 columns in a register tile; the tiles and panels in a task.
 
-    A panel is as wide as a tile; None means all panels.
+    A panel is as wide as a tile. None in place of the number of panels means all.
     """
 
     rows: int
@@ -43,7 +44,7 @@ class Shape(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Columns of a tile."""
+        """Number of columns in a tile."""
         return self.vectors * LANES
 
 
@@ -81,8 +82,8 @@ def best_task(
 ) -> tuple[int, int]:
     """Choose a task's numbers of tiles and panels so that the slowest thread ends earliest.
 
-    Costs are for packing a tile's rows and fetching a panel; computing one tile of one panel costs
-    1.
+    The costs are for packing the rows of a tile and for fetching a panel, relative to computing one
+    tile of one panel.
     """
 
     def time(task: tuple[int, int]) -> float:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefetches of the next chunk of both operands, spread evenly over the current chunk.
 
-A task reads some columns of each row, which the hardware prefetcher cannot follow. Prefetching all
-lines at once delays the tiles' own loads, which cost 5 % of a training step's products. So every
-tile prefetches a share, in pieces. Cost: an instruction per line, and space for a chunk in the
-second-level cache. Invariant: values do not change; processors ignore prefetches of invalid
-addresses, as after the last task.
+A task reads only some columns of each row, a pattern that the hardware prefetcher does not detect.
+Prefetching all lines at once delays the tiles' own loads; the delay was 5 % of the time of a
+training step's products. So every tile prefetches a share of the lines, in several pieces. Cost:
+one instruction per line, and space for a chunk in the second-level cache. Invariant: values do not
+change; processors ignore prefetches of invalid addresses, such as after the last task.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, un
 from sparsetrain.compiler.schedule.row_product.tiling import Shape
 from sparsetrain.kernels.builder import Prefetch, line_length
 
-# Adjacent cache lines of a row that are prefetched together.
+# Number of adjacent cache lines of a row that are prefetched together.
 _LINES_TOGETHER = 4
 _INTO_SECOND_CACHE = Prefetch(write=False, near=2)
 
 
 class Part(NamedTuple):
-    """A block's range of tiles or panels."""
+    """A range of tiles or panels that belong to one block."""
 
     first: Any
     count: Any
 
 
 class Stretch(NamedTuple):
-    """The part of a source to prefetch: rows from `start`, groups of lines from `column`."""
+    """The part of an operand to prefetch: rows from `start`, `groups` of lines from `column`."""
 
     source: Any
     start: Any
@@ -44,7 +44,7 @@ class Stretch(NamedTuple):
 def stretches(
     shape: Shape, sources: list[Any], chunk: Chunk, parts: tuple[Part, Part], numbers: Numbers
 ) -> list[Stretch]:
-    """Return the stretches that follow a chunk: the rows below or, after the last chunk, the first.
+    """Return what to prefetch during a chunk: the next chunk or, for the last, the first chunk.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ def stretches(
     chunk : Chunk
         The chunk that is being computed.
     parts : pair of Part
-        Tiles and panels of the next chunk's block.
+        Tiles and panels of the block that computes the next chunk.
     numbers : Numbers
-        The task's numbers.
+        The task's stored integers (see `operand.Numbers`).
     """
     start = numbers.hold(tirx.Select(chunk.is_last, wide(0), chunk.start + shape.chunk))
     found = []
@@ -73,7 +73,7 @@ def stretches(
 def prefetcher(
     shape: Shape, ahead: list[Stretch], number: Any, of: Any, numbers: Numbers
 ) -> Callable[[Any], None]:
-    """Return a function that emits the prefetches for a piece of share `number` of `of` shares."""
+    """Return a function that emits one piece of the prefetches in share `number` of `of` shares."""
     left, right = ahead
     all_groups = (left.groups + right.groups) * shape.chunk
     first = numbers.hold(tirx.floordiv(number * all_groups, of))

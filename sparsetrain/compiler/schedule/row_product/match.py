@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pass that merges products summed over rows with column sums of their operands.
 
-The gradients of a layer's weight and bias are ``y.T @ x`` and the column sums of y. Both read all
-of y, and the product's kernel holds it in registers (`kernel.py`). A sum is merged if both operands
-are defined before it, which saves one kernel and one read of y per layer.
+If y is the cotangent of a layer's output, the gradients of its weight and bias are ``y.T @ x`` and
+the column sums of y. Both read all of y, and the product's kernel has its rows in registers
+(`kernel.py`), so it can sum them too. This saves one kernel and one read of y per layer. A sum is
+merged if both operands of the product are defined before it.
 
 Invariant: sums run over chunks of rows in order, for any number of threads.
 """
@@ -23,13 +24,13 @@ from sparsetrain.compiler.schedule.transposes import is_plain_matmul, transposed
 from sparsetrain.kernels.rewrite import Definitions, Rewriter, function_pass, is_call
 
 _DTYPES = ("float32", "float64")
-# A product over fewer rows, if their number is static, is left to the schedule rule, which can fuse
-# the operators after it.
+# A product over fewer rows, if their number is static, is left to the schedule rule for products,
+# which can fuse the operators after it.
 _FEWEST_SUMMED = 256
 
 
 class _Plan(NamedTuple):
-    """How a product is computed; with `flipped`, its kernel computes the transpose."""
+    """How to compute a product; with `flipped`, the kernel computes the transpose and flips it."""
 
     shape: Shape
     dtype: str
@@ -44,7 +45,7 @@ class _Operand(NamedTuple):
 
 
 class _Product(NamedTuple):
-    """A product: `result` is the first operand's transpose times the second operand."""
+    """A product, its operands in the kernel's order, and the variable bound to its result."""
 
     plan: _Plan
     operands: tuple[_Operand, _Operand]
@@ -58,17 +59,17 @@ class _Product(NamedTuple):
 
 @function_pass
 class TakeRowProducts(Rewriter):
-    """Replace products of a transposed matrix, and column sums of their operands."""
+    """Replace products of a transposed matrix, together with column sums of their operands."""
 
     def rewrite(self, function: relax.Function) -> relax.Function:
-        """Find the products, and for each the sums that its kernel can compute too."""
+        """Find the products, and the sums that their kernels can compute too, and replace them."""
         self._values: dict[relax.Var, relax.Expr] = {}
         products = _Finder(function, Target.current()).products()
         self._products = {var: product for product in products for var in product.written}
         return super().rewrite(function)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Bind a kernel's results; the first of them calls the kernel."""
+        """Bind a result of a kernel; if it is the first of the results, call the kernel."""
         product = self._products.get(binding.var)
         if product is None:
             super().visit_var_binding_(binding)
@@ -80,7 +81,7 @@ class TakeRowProducts(Rewriter):
         self.set_var_remap(binding.var, emit(self._values[binding.var]))
 
     def _call(self, product: _Product) -> None:
-        """Call the kernel where the first of its results is bound, and record each result."""
+        """Call the kernel of a product, and record the value of each result."""
         kernel = _kernel(product.plan, *(o.sums is not None for o in product.operands))
         results = self.builder_.emit(
             relax.call_tir(
@@ -100,7 +101,7 @@ def _kernel(plan: _Plan, *sums: bool) -> tirx.PrimFunc:
 
 
 class _Finder:
-    """Finds the products of a function, and for each the sums that its kernel can compute too."""
+    """Finder of a function's products, and of the sums that their kernels can compute too."""
 
     def __init__(self, function: relax.Function, target: Target) -> None:
         self._target = target
@@ -110,7 +111,7 @@ class _Finder:
         self._order = {var: n for n, var in enumerate(bound)}
 
     def products(self) -> list[_Product]:
-        """Return the products in the function's order; a sum is merged into the first that can."""
+        """Return the products in order; each sum is merged into the first product that fits."""
         found = []
         for block in self._blocks:
             sums: dict[relax.Var, relax.Var] = {}
@@ -126,7 +127,7 @@ class _Finder:
         return found
 
     def _matrices(self, binding: relax.Binding) -> tuple[relax.Var, relax.Var] | None:
-        """Return the operands of a product of a transposed matrix and a matrix, or None."""
+        """Return the matrices l and r if a binding is the product ``l.T @ r``, or None."""
         if not is_plain_matmul(binding.value):
             return None
         left, right = binding.value.args
@@ -142,7 +143,7 @@ class _Finder:
         matrices: tuple[relax.Var, relax.Var],
         sums: dict[relax.Var, relax.Var],
     ) -> tuple[_Operand, _Operand]:
-        """Return the kernel's operands; sums bound before an operand are not merged."""
+        """Return the kernel's operands, with sums that are bound after both matrices."""
         known = max(self._order.get(matrix, -1) for matrix in matrices)
         first, second = (
             _Operand(matrix, sums.pop(matrix))
@@ -162,14 +163,14 @@ def _summed(binding: relax.Binding) -> relax.Var | None:
     matrix = value.args[0]
     if matrix.ty.ndim != 2 or value.ty.ndim != 1 or not isinstance(matrix, relax.Var):
         return None
-    # A number broadcast to a matrix, such as a bias (1,), collapses to the sum of all elements.
+    # The cotangent of a broadcast scalar, such as a bias (1,), is the sum of all elements instead.
     if not tvm_ffi.structural_equal(value.ty.shape[0], matrix.ty.shape[1]):
         return None
     return matrix if not is_sum or [int(axis) for axis in value.attrs.axis] == [0] else None
 
 
 def _plan(left: relax.Var, right: relax.Var, target: Target) -> _Plan | None:
-    """Return how to compute ``left.T @ right``; None leaves it to the schedule rules."""
+    """Return how to compute ``left.T @ right``, or None to leave it to the schedule rules."""
     dtype, extents = str(left.ty.dtype), (left.ty.shape[1], right.ty.shape[1])
     if dtype not in _DTYPES or not all(isinstance(n, tirx.IntImm) for n in extents):
         return None

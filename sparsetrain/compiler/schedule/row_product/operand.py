@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operand of a product summed over rows, in memory and then in panels.
+"""Operands of a product summed over rows: read in memory by the first tile, then from panels.
 
-The first tile that needs a panel of a chunk reads the operand in place, stores the panel, and adds
-it to the column sums if they are requested, while it sums its products. Later tiles read the panel.
+While it sums its products, the first tile that needs a panel of a chunk reads the operand in place,
+stores the panel, and adds its rows to the column sums if these are requested. Later tiles read the
+panel.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from typing import Any, NamedTuple
 from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 
-# Panels a power of two apart would evict each other from the cache.
+# Gap between panels: if they were a power of two apart, they would evict each other from the cache.
 _GAP_BYTES = 64
 
 
 class Side:
-    """An operand, and the panels in which a task packs it.
+    """An operand, and the panels into which a task packs it.
 
     Parameters
     ----------
     source : Buffer
-        (K, columns).
+        The operand, (K, columns).
     panels : tuple of int
-        A task's number of panels, and the rows and columns of each.
+        The largest number of panels in a task, and the rows and columns of a panel.
     is_reused : bool
-        Whether a panel is read again, so that it pays to store it.
+        Whether several tiles read a panel, so that storing it is worthwhile.
     sums : Buffer, optional
-        (columns,), receives the sums of the source's columns.
+        The output for the column sums of the source, (columns,).
     """
 
     def __init__(
@@ -47,14 +48,14 @@ class Side:
                 T.buffer_store(self._totals, tirx.const(0, self.dtype), [n])
 
     def number(self, reading: Reading, row: tuple[Any, Any], column: int) -> Any:
-        """Return a number of a row; `row` is as in `read`."""
+        """Return one number of a row; `row` is as in `read`."""
         at = reading.shift + column
         if reading.is_first:
             return load(self.source, row[0], reading.column + at)
         return load(self._packed, self._place(reading.panel, row[1]) + at)
 
     def begin(self, reading: Reading) -> Any:
-        """Return zeroed column sums for a piece of a chunk; None if this tile computes none."""
+        """Return zeroed column sums for a piece of a chunk, or None if this tile computes none."""
         if self.sums is None or not reading.is_first:
             return None
         partial = T.alloc_buffer((reading.vectors * reading.lanes,), self.dtype)
@@ -63,18 +64,18 @@ class Side:
         return partial
 
     def read(self, reading: Reading, row: tuple[Any, Any], partial: Any, into: Any = None) -> None:
-        """Read a row of a panel; the first reading also packs it.
+        """Read a row of a panel; the first tile that reads it also packs it.
 
         Parameters
         ----------
         reading : Reading
-            The panel, and where it begins in the source.
+            The panel, and its place in the source.
         row : pair of Expr
             The row's number in the source, and in the chunk.
         partial : Buffer, optional
-            Column sums from `begin`, to which the row is added.
+            Column sums from `begin`; the row is added to them.
         into : Buffer, optional
-            Receives the row.
+            A copy of the row is stored here.
         """
         lanes = reading.lanes
         with reading.each() as at:
@@ -90,10 +91,10 @@ class Side:
                 T.buffer_store(into, value, [own])
 
     def finish(self, reading: Reading, partial: Any, writes: Any) -> None:
-        """Add a piece's column sums to the totals; write the totals if `writes`.
+        """Add a piece's column sums to the totals; write the totals to the output if `writes`.
 
-        Every piece of the last chunk writes them, so the last write is complete. Tasks that share
-        columns compute the same sums, and one of them writes.
+        Every piece of the last chunk writes the totals; after the last piece they are complete.
+        Tasks that share columns compute the same sums, and one of these tasks writes them.
         """
         if partial is None:
             return
@@ -110,7 +111,7 @@ class Side:
 
 
 class Chunk(NamedTuple):
-    """Rows `start` to ``start + count``, and whether they are the first or the last rows."""
+    """The rows from `start` to ``start + count``, and whether they are the first or last chunk."""
 
     start: Any
     count: Any
@@ -128,7 +129,7 @@ class Reading(NamedTuple):
     column : Expr
         The panel's first column in the source.
     vectors, lanes : int
-        Vectors of a row, and numbers in a vector.
+        Number of vectors in a row of the panel, and numbers in a vector.
     is_first : bool
         Whether this tile is the first to read the panel.
     shift : Expr
@@ -144,20 +145,20 @@ class Reading(NamedTuple):
 
     @contextmanager
     def each(self) -> Iterator[Any]:
-        """Emit code for every vector; yields the vector's offset."""
+        """Emit code for every vector of a row, given the vector's offset in the panel."""
         with unrolled(self.vectors) as vector:
             yield vector * self.lanes
 
 
-# Of one task.
+# Number of integers that a task can store in `Numbers`.
 _MOST_NUMBERS = 64
 
 
 class Numbers:
-    """Integers stored in an array, so that the compiler does not expand their expressions.
+    """Integers stored in an array, so that TVM does not expand the expressions that compute them.
 
-    TVM repeats a bound expression at every use, so nested ones grow exponentially. LLVM keeps the
-    array in registers.
+    TVM repeats a bound expression at every use, so nested expressions grow exponentially. LLVM
+    keeps the array in registers.
     """
 
     def __init__(self) -> None:
@@ -165,14 +166,14 @@ class Numbers:
         self._places = iter(range(_MOST_NUMBERS))
 
     def hold(self, value: Any) -> Any:
-        """Return `value`, stored in and loaded from the array."""
+        """Store `value` in the array, and return the load of this element."""
         place = wide(next(self._places))
         T.buffer_store(self._array, value, [place])
         return load(self._array, place)
 
 
 def unrolled(times: int) -> Any:
-    """Return a loop that TVM unrolls late, because most passes take longer on more code."""
+    """Return a loop that TVM unrolls late, so that most of its passes run on less code."""
     return T.unroll(wide(0), wide(times))
 
 
@@ -182,15 +183,15 @@ def zeros(dtype: str, lanes: int) -> Any:
 
 
 def load(source: Any, *index: Any) -> Any:
-    """Return the element at an index."""
+    """Return the load of the element at an index."""
     return tirx.BufferLoad(source, list(index))
 
 
 def ramp(begin: Any, lanes: int) -> Any:
-    """Return the indices of `lanes` neighbours."""
+    """Return a vector of `lanes` consecutive indices."""
     return tirx.Ramp(begin, wide(1), lanes)
 
 
 def wide(value: int) -> Any:
-    """Return a constant in the dtype of extents."""
+    """Return an int64 constant, the dtype of extents and indices."""
     return tirx.const(value, "int64")

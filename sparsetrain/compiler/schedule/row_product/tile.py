@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Register tile of a product summed over rows, for one chunk of rows.
 
-The sums continue from the previous chunk, so every element is summed over all rows in order.
-Branches are outside the loop over rows: they test whether the tile is the first of its row of tiles
-or of its panel, and whether the panel is the last, narrow one.
+The sums continue from the previous chunk, so every element is summed over all rows in order. The
+loop over rows has no branches. They are outside, and test whether the tile is the first to read its
+panel of the left or of the right operand, and whether it is in the last, narrower panel.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Block(NamedTuple):
     left, right : Side
         The operands.
     sums : Buffer
-        The tiles' sums, stored between chunks.
+        The sums of all tiles, stored here between chunks.
     out : Buffer
-        (rows, columns), or (columns, rows) if `flipped`.
+        The result: (rows, columns), or (columns, rows) if `flipped`.
     flipped : bool
         Whether the result is transposed.
     tile, panel : Expr
         The block's first tile and panel.
     owns_left, owns_right : Expr
-        Whether the task writes column sums; one of the tasks that compute them does.
+        Whether this task writes the column sums of the operand; several tasks compute them.
     numbers : Numbers
-        The task's numbers.
+        The task's stored integers (see `operand.Numbers`).
     """
 
     shape: Shape
@@ -68,7 +68,7 @@ class Block(NamedTuple):
 def compute_tile(
     block: Block, chunk: Chunk, tile: Any, panel: Any, prefetch: Callable[[Any], None]
 ) -> None:
-    """Add a chunk to a tile of the block, calling `prefetch` before every piece."""
+    """Add the products of a chunk to a tile of the block; call `prefetch` before every piece."""
     shape = block.shape
     row = block.numbers.hold(
         tirx.min((block.tile + tile) * shape.height, wide(shape.rows - shape.height))
@@ -91,7 +91,7 @@ def compute_tile(
 
 
 class _Corner(NamedTuple):
-    """A tile's first row and column, and its window of the left operand, `shift` rows before."""
+    """A tile's first row and column; its window of the left operand begins `shift` rows earlier."""
 
     row: Any
     column: Any
@@ -119,7 +119,7 @@ class _Tile:
         self.own = T.alloc_buffer((shape.height * vectors * shape.lanes,), self.dtype)
 
     def compute(self) -> None:
-        """Load the tile's sums, add the chunk, and store them."""
+        """Load the tile's sums, add the products of the chunk, and store the sums."""
         shape, (tile, panel) = self.block.shape, self.number
         _either(self.chunk.is_first, self._start, self._take_up)
         with T.serial(wide(0), wide(shape.pieces)) as piece:
@@ -134,7 +134,7 @@ class _Tile:
         _either(self.chunk.is_last, self._store, self._put_down)
 
     def _add(self, piece: Any, first_panel: bool, first_tile: bool) -> None:
-        """Add a piece of the chunk; the first panel and tile read their operands in place."""
+        """Add a piece; read `left` in place in the first panel, and `right` in the first tile."""
         block, chunk, at, (tile, panel) = self.block, self.chunk, self.corner, self.number
         left = Reading(tile, at.begin, 1, block.shape.window, first_panel, at.shift)
         right = Reading(panel, at.column, self.vectors, self.lanes, first_tile)
@@ -148,7 +148,7 @@ class _Tile:
         block.right.finish(right, partial[1], tirx.all(chunk.is_last, block.owns_right))
 
     def _add_row(self, left: Reading, right: Reading, k: Any, partial: tuple[Any, Any]) -> None:
-        """Add row `k` of the chunk."""
+        """Add the products of row `k` of the chunk."""
         block, row = self.block, self.chunk.start + k
         values = T.alloc_buffer((self.vectors * self.lanes,), self.dtype)
         block.right.read(right, (row, k), partial[1], values)
@@ -201,7 +201,7 @@ class _Tile:
 
 
 def _if_first(number: Any, total: int, body: Callable[[bool], None]) -> None:
-    """Emit `body(True)` for number 0 and `body(False)` for the others, if there are any."""
+    """Emit `body(True)` for number 0, and `body(False)` for other numbers if there are any."""
     if total == 1:
         body(True)
     else:
