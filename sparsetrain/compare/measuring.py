@@ -29,7 +29,7 @@ WARM = 3
 SECONDS = 0.4
 _MOST_SECONDS = 5.0  # limit for the warm-up, and for measuring slow steps
 _SPARE_BYTES = 2**28  # memory left free for batches, code and the system
-_MOST_IDS = 2**22  # in all steps of a case together
+_MOST_IDS = 2**22  # most ids in all steps of a case together
 _LARGE_BYTES = 2**25  # smaller tables stay in the caches
 # In a virtual machine, the first thousands of random reads of a new table wait for the host and
 # take up to ten times as long; in training, this phase ends within a second.

@@ -80,7 +80,7 @@ class TransformerBlock(nn.Module):
     hidden : int, optional
         Width of the feed-forward layer; by default 4 D.
     dropout : float
-        Dropout rate after both parts, and inside the feed-forward layer.
+        Dropout rate after both sublayers, and inside the feed-forward layer.
     length : int, optional
         Maximum number of tokens in a row; if given, dropout applies to the attention weights
         instead of the output.

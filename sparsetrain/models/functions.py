@@ -133,7 +133,7 @@ def _check_result(model: Any, function: str, result: Any, values: Mapping[str, A
 
 
 def batch_extent(values: Mapping[str, Any]) -> tuple[str, Any]:
-    """Name of an argument with the batch as its first axis, and the length of that axis."""
+    """Return the name of an argument with the batch as first axis, and that axis's length."""
     name, value = next(iter(values.items()))
     if isinstance(value, RaggedTensor):
         return f"{name}.ends", value.ends.shape[0]

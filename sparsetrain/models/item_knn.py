@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ItemKNN: scores items by similarity to a history's items, from co-occurrence among users."""
+"""ItemKNN: item scores by similarity to a history's items, from co-occurrence among users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS = 1024  # items that are compared with all items at a time
 
 
 class ItemKNN(ClosedForm):
-    """An item's score is the sum of its similarities to those history items among its k nearest.
+    """An item's score sums its similarities to the history's items among its k nearest items.
 
     The similarity is the cosine ``n_ij / (sqrt(n_i n_j) + shrink)`` of the sets of users that chose
     the two items (Deshpande and Karypis 2004, https://doi.org/10.1145/963770.963776).

@@ -202,7 +202,7 @@ class BatchNorm(nn.Module):
         self.eps, self.momentum = float(eps), float(momentum)
         self.weight, self.bias = nn.Parameter((width,)), nn.Parameter((width,))
         self.running_mean, self.running_var = buffer(width, 0.0), buffer(width, 1.0)
-        self.by_row = False  # whether each column has one number per row in all exports so far
+        self.by_row = False  # whether an export had one number per row and column
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         """(B, ..., C) -> (B, ..., C)."""

@@ -122,7 +122,7 @@ class LightGCN(RankingModel):
 
 
 def _inverse_root(ends: nn.Parameter) -> nn.Tensor:
-    """``1 / sqrt(length)`` of each row, or 0 of an empty one, (R, 1)."""
+    """Return ``1 / sqrt(length)`` for each row, 0 for an empty row, (R, 1)."""
     rows = int(ends.shape[0])
     begins = nn.op.concat([nn.op.zeros((1,), "int64"), ends], dim=0)
     first = nn.wrap_nested(

@@ -106,8 +106,8 @@ def sampled_softmax(
     positive : (N,)
     negatives : (N, K)
     log_q, negative_log_q : of the same shapes, optional
-        Logarithms of their sampling probabilities, subtracted from the scores (Bengio and Senecal
-        2008, https://doi.org/10.1109/TNN.2007.912312).
+        Logarithms of the sampling probabilities of both, subtracted from the scores (Bengio and
+        Senecal 2008, https://doi.org/10.1109/TNN.2007.912312).
     """
     if (log_q is None) != (negative_log_q is None):
         raise ConfigError("sampled_softmax: give log_q and negative_log_q, or neither")
@@ -171,7 +171,7 @@ def warp(positive: nn.Tensor, negatives: nn.Tensor, items: int) -> nn.Tensor:
 
 
 def squares_of_rows(*vectors: nn.Tensor) -> nn.Tensor:
-    """Half the sum of squares of tensors, divided by the B rows of the first: a () tensor.
+    """Half the sum of squares of tensors, divided by the number of rows of the first: a () tensor.
 
     Multiplied by a factor, it is the decay of the rows that a batch reads, as in LightGCN and
     RecBole (He et al. 2020, https://arxiv.org/abs/2002.02126, equation 15).

@@ -67,8 +67,9 @@ class MatrixFactorization(Model):
 class BPR(RankingModel):
     """An item's score is ``p_u . q_i``; by default the loss is ``-log s(p_u . (q_i - q_j))``.
 
-    Rendle et al. 2009, https://arxiv.org/abs/1205.2618. With ``loss="ccl"``, many negatives and
-    cosines it is the matrix factorization of SimpleX, https://arxiv.org/abs/2109.12613.
+    Rendle et al. 2009, https://arxiv.org/abs/1205.2618. With ``loss="ccl"``, which scores by
+    cosines, and many negatives, it is the matrix factorization of SimpleX,
+    https://arxiv.org/abs/2109.12613.
 
     Parameters
     ----------

@@ -276,7 +276,7 @@ class Model(nn.Module):
         batch : Batch
         threads : bool
             Whether a kernel may convert `Fields` on all threads; pass it only on the thread that
-            runs the functions. The results are then tensors. NumPy converts other features as fast.
+            runs the functions. The results are then tensors. For other features, NumPy is as fast.
         room : callable, optional
             (name, shape, dtype) -> tensor: output memory of a kernel that runs on the calling
             thread alone, for arguments that are sent to a device. Arguments that no kernel writes
@@ -539,7 +539,7 @@ class Model(nn.Module):
 
     @property
     def shared_columns(self) -> dict[str, str]:
-        """Columns that share an earlier column's table, with that earlier column."""
+        """Column -> the earlier column with which it shares a table."""
         return shared_columns(self.features)
 
     def table_of(self, column: str) -> str:

@@ -21,9 +21,9 @@ class Projections(nn.Module):
     Parameters
     ----------
     features : sequence of sequences of int
-        Positions of the features of each width.
+        Groups of features with equal width, by their positions.
     widths : sequence of int
-        The width that belongs to each of these groups of features.
+        Width of each group of features.
     common : int
         D, the common width.
     weights : int

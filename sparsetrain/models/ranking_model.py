@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array
 
 Loss = Literal["bpr", "softmax", "ccl", "warp", "in_batch"]
-HISTORY = "history"  # read if the data have this column
+HISTORY = "history"  # column that is read if the data have it
 
 
 class _Scores(NamedTuple):

@@ -21,7 +21,7 @@ from sparsetrain.models.model import Model
 
 
 class SASRec(Model):
-    """Self-attentive sequential recommendation: an item's score is its product with a history's x.
+    """Self-attentive sequential recommendation: scores are products of history and item vectors.
 
     The vector x at each position predicts the next item, its positive, against a drawn negative:
     ``-log s(x . positive) - log(1 - s(x . negative))`` (Kang and McAuley 2018,

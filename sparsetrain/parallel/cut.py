@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cutting a program off from its tables: it then reads only the rows that ranks sent.
 
-In the cut function, a table has only the rows that a batch reads, a symbolic number, and ids are
-positions among them; rows are sent in the dtype in which they are computed. So every lookup, bag
-and derivative stays unchanged. A table that is read in any other way cannot be sharded.
+In the cut function, a table has only the rows that a batch reads, their number is symbolic, and ids
+are positions among them; rows are sent in the dtype in which they are computed. So every lookup,
+bag and derivative stays unchanged. A table that is read in any other way cannot be sharded.
 """
 
 from __future__ import annotations

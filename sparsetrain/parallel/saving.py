@@ -177,7 +177,7 @@ def _write(draft: Path, piece: _Piece, blocks: Iterable[np.ndarray]) -> int:
 def _collect(
     shards: Shards, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]
 ) -> Iterator[np.ndarray]:
-    """Send each rank its rows of the piece it writes; yield the rows of this rank's piece.
+    """Send this rank's rows of each piece to the piece's writer; yield blocks of its own piece.
 
     All ranks iterate together, a block of each piece at a time, until every piece is complete.
     """
@@ -249,7 +249,7 @@ class ShardOf:
         return self._of.get(name) or self._of.get(name.rpartition(":")[0])
 
     def _count(self, name: str, shape: tuple[int, ...]) -> int:
-        """Return this rank's number of rows, or the saved number if wrong, for a later check."""
+        """Return this rank's number of rows; keep a wrong saved number, which is refused later."""
         table: Any = self._table(name)
         same = shape[0] == table.rows.stop - table.rows.start
         return table.held(self._shards.rank, self._shards.size) if same else shape[0]

@@ -131,7 +131,7 @@ class ShardedStep:
         return loss, result
 
     def _nonfinite_anywhere(self, arrays: list[NDArray]) -> list[int]:
-        """Return the positions of arrays that have NaN or infinity on any rank, on every rank."""
+        """Return, on every rank, the positions of arrays with NaN or infinity on any rank."""
         comm = self._shards.comm
         flags = np.zeros(len(arrays), np.int64)
         flags[which_nonfinite(arrays)] = 1

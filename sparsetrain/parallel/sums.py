@@ -61,7 +61,7 @@ class DenseSums:
         return self
 
     def clear_(self) -> DenseSums:
-        """Set all sums to the sum of no parts."""
+        """Reset this to the sum of no parts: -0.0 everywhere."""
         self.buffer[...] = -0.0
         return self
 

@@ -93,7 +93,7 @@ class RowSparseOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients; PyTorch's method takes 30 us, most of it in its profiler."""
+        """Drop the gradients; PyTorch's method would take 30 us, mostly in its profiler."""
         if not set_to_none:
             super().zero_grad(False)
             return

@@ -26,7 +26,7 @@ Translation = Callable[[torch.fx.Node, Any], Any]
 
 
 def _arguments(node: torch.fx.Node, importer: Any, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a node by name; an argument that is a node is its translation."""
+    """Return all arguments of a node by name, with nodes replaced by their translations."""
     given = dict(zip(defaults, node.args, strict=False)) | node.kwargs
     return {
         name: importer.env[value] if isinstance(value, torch.fx.Node) else value
@@ -92,7 +92,7 @@ def _detached(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _convolution(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convolve (B, C, L): multiply the weights by slices of all taps, side by side."""
+    """Convolve (B, C, L) by one matrix product; x is sliced for each tap, slices side by side."""
     defaults: dict[str, Any] = dict.fromkeys(("x", "weight", "bias", "stride", "padding"))
     defaults |= {"dilation": None, "transposed": False, "output_padding": None, "groups": 1}
     given = _arguments(node, importer, defaults)

@@ -166,7 +166,7 @@ class Predictor:
         -------
         dict
             For one binary label: ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
-            (normalised entropy), ``calibration``, ``accuracy``, ``rows``, ``constant_logloss`` and
+            (normalized entropy), ``calibration``, ``accuracy``, ``rows``, ``constant_logloss`` and
             ``positive_rate``. For labels of other kinds: the scores of their metrics, such as
             `RegressionMetrics`. For several labels: ``NAME.auc`` and so on, with ``loss`` and
             ``rows``. Without labels: the scores of `RankingMetrics`, such as ``ndcg@10``, and
@@ -317,7 +317,7 @@ class Predictor:
 
     @property
     def _count(self) -> runtime.NDArray | None:
-        """The optimizer's own count of steps, if it keeps one that belongs in a checkpoint."""
+        """The optimizer's own step count for a checkpoint, or None if it keeps no count."""
         return None
 
     @property

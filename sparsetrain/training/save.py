@@ -25,7 +25,7 @@ from sparsetrain.training.predictor import Predictor
 
 KIND = "sparsetrain.trainer"
 QUANTIZED = "sparsetrain.quantized"
-MOST_MISSED = 1 << 16  # most steps that rows may have missed; Adam then stores 5 MB of factors
+MOST_MISSED = 1 << 16  # in steps; Adam's numbers for this many steps take 5 MB
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pandas", "pyarrow", "scipy")
 
 

@@ -82,12 +82,11 @@ class Trainer(Predictor):
         Precision of the operands of matrix products: "bf16" rounds them to bfloat16, "fp16" to
         float16 (on CUDA); both sum in float32. Parameters, gradients and updates stay float32.
     loss_scale : float, "dynamic" or LossScale, optional
-        Factor that multiplies the loss in the reverse pass, so that half precision does not round
-        small gradients to zero; updates divide by it. A dynamic scale falls when a gradient
-        overflows, which skips the step, and rises again later. None means "dynamic" for "fp16",
-        else no scale.
+        Factor of the loss in the reverse pass, so that half precision does not round small
+        gradients to zero; updates divide by it. A dynamic scale falls when a gradient overflows,
+        which skips the step, and rises again later. None is "dynamic" for "fp16", else no scale.
     plan : {"auto", "host", "device"}
-        Where the rows of a batch are sorted on CUDA, with the same bits. "host" needs batches from
+        Where the rows of a batch are sorted on CUDA, to the same bits. "host" needs batches from
         `prefetch`, which `fit` uses; "auto" sorts few rows on the host, many on the device.
     parallel : from `sparsetrain.parallel`, optional
         Processes that train together, each with some rows of the tables: ``st.parallel.mpi()``.

@@ -166,7 +166,7 @@ def _rows_of(trainer: Trainer, masks: Mapping[str, np.ndarray]) -> Iterator[tupl
 
 
 def check_duplicates(subject: Subject, inject: bool) -> Outcome:
-    """Compare an SGD step from zeros at rate 1, minus the gradients' sum, with a float64 sum."""
+    """Compare an SGD step from zeros at rate 1 (minus the sum) with a sum in float64."""
     trainer = subject.trainer(optim.sgd(1.0))
     _, gradients = subject.program(trainer.params, subject.inputs())
     worst, bound, entries, distinct = 0.0, 0.0, 0, 0
@@ -200,7 +200,7 @@ def check_duplicates(subject: Subject, inject: bool) -> Outcome:
 def _without_a_duplicate(
     gradient: RowSparse, indices: np.ndarray, values: np.ndarray, counts: np.ndarray
 ) -> RowSparse:
-    """Drop one entry of a duplicated row, large compared with the row's number of duplicates."""
+    """Drop the duplicated entry with the largest value divided by its row's number of entries."""
     shared = np.where(counts > 1, np.abs(values).max(axis=1) / counts, -1.0)
     kept = np.arange(len(indices)) != int(np.argmax(shared))
     return RowSparse.from_numpy(indices[kept], values[kept].astype("f4"), gradient.num_rows)

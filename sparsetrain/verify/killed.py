@@ -20,7 +20,7 @@ _POLL, _PATIENCE = 0.002, 120.0  # seconds
 
 
 def check_killed(subject: Subject, inject: bool) -> Outcome:
-    """Kill a training process, resume its run, and compare all parameters and slots."""
+    """Kill a training process, resume its run, and compare it with an uninterrupted run."""
     with tempfile.TemporaryDirectory() as name:
         start, run = Path(name, "start"), Path(name, "run")
         whole = subject.trainer()

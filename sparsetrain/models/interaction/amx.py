@@ -262,5 +262,5 @@ def _stream_(array: Any, place: list[Any], numbers: Any) -> None:
 
 
 def _fence_() -> None:
-    """End a task that used `_stream_`."""
+    """Complete the streaming stores of a task before it ends."""
     T.evaluate(tirx.call_extern("int32", "sparsetrain_fence"))

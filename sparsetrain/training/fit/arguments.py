@@ -109,7 +109,7 @@ class ReduceLROnPlateau:
     factor : float
         Factor of the learning rate, above 0 and below 1.
     patience : int
-        The rate is reduced after each run of this many validations without a better score.
+        The rate is reduced each time that this many validations in a row bring no better score.
 
     Raises
     ------

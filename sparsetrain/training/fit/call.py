@@ -55,7 +55,7 @@ def fit(
     train, validation : parquet paths, Arrow tables, pandas frames or iterables of Batch
         Any source that `sparsetrain.data.open_source` accepts.
     epochs : int
-        Passes over `train`; with `resume`, the total of the run.
+        Number of passes over `train`; with `resume`, the total for the run.
     batch_size : int
         Rows per step; the last batch of an epoch may be smaller.
     shuffle : bool

@@ -38,7 +38,7 @@ def explained(
     Raises
     ------
     NumericalError
-        If the step raises one; the new message adds the batch's position and, with
+        If the step raises a `NumericalError`; the new message adds the batch's position and, with
         `check_numerics`, the first value that is not finite.
     ResourceError
         If the step runs out of memory.

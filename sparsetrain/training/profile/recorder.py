@@ -164,7 +164,7 @@ _WORDS = (
 
 
 def in_words(name: str, product: tuple[int, int, int] | None = None) -> str:
-    """Describe the kernel in words; a product with its rows x columns x summed length."""
+    """Describe a kernel in words; a matrix product with its rows x columns x summed length."""
     parts = [re.sub(r"\d+$", "", part) for part in name.removeprefix("fused_").split("_")]
     text = " ".join(part for part in parts if part)
     for symbol, words in _WORDS:
