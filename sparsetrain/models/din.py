@@ -29,7 +29,7 @@ class DIN(Model):
     dim : int
         Width of all embeddings.
     attention : sequence of int
-        Hidden widths of the MLP in a.
+        Hidden widths of the attention's MLP, a.
     top : sequence of int
         Hidden widths of the last MLP.
     length : int

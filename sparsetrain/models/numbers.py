@@ -33,7 +33,7 @@ class NumberEmbedding(nn.Module, ABC):
     dim : int
         D, the width of a vector.
     missing_flags : bool
-        Whether the N numbers are followed by N inputs that are 1 if the number is missing, else 0.
+        Whether N further inputs follow the N numbers: 1 if a number is missing, else 0.
     deviation : float
         Standard deviation of initial weights and vectors.
     """

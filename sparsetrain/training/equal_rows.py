@@ -25,7 +25,7 @@ _ONE_ROW = np.zeros(1, np.int64)
 def distinct_inputs(
     model: Any, function: str, batch: Batch | None
 ) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Return a function's arguments without rows that equal the previous row.
+    """Return a function's arguments, leaving out rows that equal the row before.
 
     Returns
     -------

@@ -86,7 +86,7 @@ class Trainer(Predictor):
         gradients to zero; updates divide by it. A dynamic scale falls when a gradient overflows,
         which skips the step, and rises again later. None is "dynamic" for "fp16", else no scale.
     plan : {"auto", "host", "device"}
-        Where the rows of a batch are sorted on CUDA, to the same bits. "host" needs batches from
+        Where to sort the rows of a batch on CUDA; results are the same. "host" needs batches from
         `prefetch`, which `fit` uses; "auto" sorts few rows on the host, many on the device.
     parallel : from `sparsetrain.parallel`, optional
         Processes that train together, each with some rows of the tables: ``st.parallel.mpi()``.
@@ -232,7 +232,7 @@ class Trainer(Predictor):
         DataError
             If `batch` is not a `Batch`, has no labels or does not fit the model.
         NumericalError
-            If the loss or a gradient is not finite; nothing is updated then. With
+            If the loss or a gradient is not finite; then nothing is updated. With
             ``on_nonfinite="skip"``, the step is instead skipped and counted in
             ``trainer.state.skipped``, as is an overflow that a lower loss scale may prevent.
         """
