@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the `sparsetrain` command for `python -m sparsetrain`."""
+"""Entry point of `python -m sparsetrain`, which runs the `sparsetrain` command."""
 
 from sparsetrain.cli import run_and_exit
 

@@ -71,7 +71,7 @@ class ParallelError(SparsetrainError, RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return a foreign error's first line without its full stop, or else the name of its class."""
+    """Return the first line of a library's error without its full stop, or its class name."""
     text = getattr(error, "strerror", None) or str(error).strip()
     return text.split("\n")[0].split(". Detail")[0].rstrip(". ") or type(error).__name__
 
@@ -93,5 +93,5 @@ def _question(name: str, names: Sequence[str]) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a column's name for a message, in quotes if some of it would be invisible."""
+    """Return a column's name for a message, quoted if it has invisible characters."""
     return name if name and name == name.strip() and name.isprintable() else repr(name)

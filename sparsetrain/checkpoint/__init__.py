@@ -4,8 +4,8 @@
 If `write` is killed at any moment, the old or the new folder is complete. Every byte is checked
 before it is used; an error names the file. Locks, folder handles and renames are POSIX calls.
 
-- `manifest`, `array_file`: the format, as JSON and as the bytes of one array; threads for many
-- `folders`: the folder, and its temporary neighbours during a save
+- `manifest`, `array_file`: the format, JSON and one file per array; threads for many files
+- `folders`: the folder, and temporary folders beside it during a save
 - `reading`, `writing`: whole folders
 """
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One array as one `.npy` file: C order, little-endian, header padded to 64 bytes.
 
-Any NumPy reads these files. We read them without interpreting their header: it must equal, byte for
-byte, the one we would write for the dtype and shape in the manifest. The data starts on a multiple
-of 64 bytes, so a mapped file has the alignment that compiled kernels need. NumPy has no bfloat16,
-so such an array is stored as its bits in uint16. Threads read and write the files of a large
-folder, and all of this work releases the GIL. Writing and checking each use a block of 4 MiB.
+Any version of NumPy can read these files. We read them without parsing the header: it must equal,
+byte for byte, the header that we would write for the dtype and shape in the manifest. The data
+starts on a multiple of 64 bytes, so a mapped file has the alignment that compiled kernels need.
+NumPy has no bfloat16, so such an array is stored as its bits in uint16. Threads read and write the
+files of a large folder, and all of this work releases the GIL. Writing and checking each use a
+block of 4 MiB.
 """
 
 import zlib
@@ -18,7 +19,7 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-# By NumPy's names; no dtype that could hold an object or a pointer.
+# NumPy's name -> dtype; there is no dtype that could hold an object or a pointer.
 DTYPES = {
     name: np.dtype(name).newbyteorder("<")
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -31,7 +32,7 @@ _BLOCK = 4 << 20  # bytes
 
 
 def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the header of format 1.0 for an array of `dtype`, a key of `DTYPES`."""
+    """Return the `.npy` 1.0 header of an array with `dtype`, a key of `DTYPES`."""
     stated = {"descr": _in_file(DTYPES[dtype]).str, "fortran_order": False, "shape": shape}
     text = repr(stated).encode("latin1")
     padding = -(len(text) + 11) % 64
@@ -40,7 +41,7 @@ def header_of(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def file_size(dtype: str, shape: tuple[int, ...]) -> int:
-    """Return the bytes of the file that holds such an array."""
+    """Return the size in bytes of the file that holds such an array."""
     return len(header_of(dtype, shape)) + prod(shape) * DTYPES[dtype].itemsize
 
 
@@ -75,9 +76,9 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
     ----------
     file : binary file
     dtype : str
-        Dtype in the manifest; `out` has the same, in any byte order.
+        Dtype in the manifest; `out` has the same dtype, in any byte order.
     out : ndarray
-        Array of the manifest's shape; read through a buffer unless it is contiguous.
+        Array of the manifest's shape; unless it is contiguous and little-endian, a buffer is used.
 
     Raises
     ------
@@ -92,7 +93,7 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
 
 
 def _filling(out: np.ndarray, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """Yield blocks to read into; copy each to its rows of `out` afterwards."""
+    """Yield blocks to read into; after a block is filled, copy it to its rows of `out`."""
     step = max(1, _BLOCK * len(out) // max(1, out.nbytes))
     spare = np.empty((min(step, len(out)), *out.shape[1:]), dtype)
     for start in range(0, len(out), step):
@@ -109,7 +110,7 @@ def check_array(
 ) -> int:
     """Read a file without keeping the array, and return its CRC-32.
 
-    `look` receives the numbers, a block at a time.
+    If given, `look` is called with the array's numbers, a block at a time.
     """
     size, spare = prod(shape) * DTYPES[dtype].itemsize, np.empty(_BLOCK, np.uint8)
     blocks = (spare[: size - start] for start in range(0, size, _BLOCK))
@@ -117,7 +118,7 @@ def check_array(
 
 
 def _in_file(dtype: np.dtype) -> np.dtype:
-    """Dtype that a file's header states for an array of `dtype`."""
+    """Return the dtype that a file's header states for an array of `dtype`."""
     return _BITS if dtype == BFLOAT16 else dtype
 
 
@@ -128,7 +129,7 @@ def _read(
     blocks: Iterator[np.ndarray],
     look: Callable[[np.ndarray], object] | None = None,
 ) -> int:
-    """Read a whole file, the data into `blocks`."""
+    """Read a whole file, with its data into `blocks`; return its CRC-32."""
     expected = header_of(dtype, shape)
     if file.read(len(expected)) != expected:
         raise ValueError(f"the header does not match {dtype} {shape}")
@@ -143,12 +144,12 @@ def _read(
 
 
 _WORKERS = 6
-_SHARE = 128 << 20  # least bytes per worker, so that buffers stay small beside the data
+_SHARE = 128 << 20  # at least this many bytes per worker, to keep buffers small
 
 
 @contextmanager
 def in_parallel(size: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Yield a `map` for work on `size` bytes in total, threaded if they are many.
+    """Yield a `map` for work on `size` bytes in total, with threads if the work is large.
 
     Results come in order. The first error is raised, and calls that have not begun are dropped.
     """

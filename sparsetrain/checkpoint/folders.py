@@ -31,7 +31,7 @@ def located(folder: str | os.PathLike[str]) -> Path:
 
 
 def aside(target: Path) -> Path:
-    """Return where the previous checkpoint is while a new one takes its place."""
+    """Return the path of the previous checkpoint while a new checkpoint takes its place."""
     return target.with_name(f".{target.name}.old")
 
 
@@ -71,13 +71,13 @@ def require_replaceable(target: Path) -> None:
 
 @contextlib.contextmanager
 def draft(target: Path) -> Iterator[Path]:
-    """Make an empty neighbour of `target` to write in; it is removed if it is not published."""
+    """Make an empty folder beside `target` to write in; remove it if it is not published."""
     folder = target.with_name(f".{target.name}.new-{secrets.token_hex(4)}")
     try:
         with locked_draft(folder):
             yield folder
     finally:
-        with contextlib.suppress(FileNotFoundError):  # published
+        with contextlib.suppress(FileNotFoundError):  # it was published
             remove(folder)
 
 
@@ -91,7 +91,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Move a complete `folder` to `target`; delete the old one last."""
+    """Move a complete `folder` to `target`; delete the old checkpoint last."""
     old = aside(target)
     sync(folder)
     replacing = os.path.lexists(target)
@@ -114,8 +114,8 @@ def publish(folder: Path, target: Path) -> None:
 def remove(folder: Path) -> None:
     """Delete a checkpoint, manifest first, so its remains never look like a checkpoint.
 
-    A file that is not ours stays, and makes this fail. If `folder` is a link, only the link is
-    deleted.
+    A file that is not part of a checkpoint stays, and makes this call fail. If `folder` is a link,
+    only the link is deleted.
     """
     if folder.is_symlink():
         os.unlink(folder)
@@ -135,7 +135,7 @@ def _remove_drafts(target: Path) -> None:
 
 
 def is_ours(name: str) -> bool:
-    """Return whether a checkpoint may have a file of this name."""
+    """Return whether a checkpoint may contain a file of this name."""
     return name == FILE or ARRAY_FILE.fullmatch(name) is not None
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifest of a checkpoint: the file and rows of each array, and the caller's own part.
+"""Manifest of a checkpoint: the file and rows of each array, and the caller's own values.
 
-Reading trusts nothing: size, depth, version, types, names and the consistency of all numbers are
-checked before a file is opened. The manifest carries a checksum of itself, so a flipped digit in a
-setting is found too. A manifest with an unknown version number is refused.
+The reader trusts nothing: size, depth, version, types, names and the consistency of all numbers are
+checked before any array file is opened. The manifest contains its own checksum, so a changed digit
+in a setting is also detected. A manifest with an unknown version number is refused.
 """
 
 import json
@@ -21,12 +21,12 @@ MAX_BYTES = 16 << 20
 ARRAY_FILE = re.compile(r"[0-9]{3,6}\.npy")
 _FORMAT, _VERSION = "sparsetrain checkpoint", 1
 MAX_FILES = 100_000
-MAX_AXES = 32  # every version of NumPy supports as many
+MAX_AXES = 32  # every version of NumPy supports this many axes
 MAX_DEPTH = 32  # nesting of objects and lists; the package itself needs 7
 
 
 class Entry(NamedTuple):
-    """One file: the array it belongs to, and the rows of that array it must hold."""
+    """One file: the array that it belongs to, and the rows of that array that it must hold."""
 
     name: str
     file: str
@@ -38,12 +38,12 @@ class Entry(NamedTuple):
 
     @property
     def piece(self) -> tuple[int, ...]:
-        """Shape of the array in the file."""
+        """Shape of the part of the array that is in the file."""
         return piece_shape(self.shape, self.rows)
 
 
 def piece_shape(shape: tuple[int, ...], rows: tuple[int, int]) -> tuple[int, ...]:
-    """Return the shape of some rows of an array; an array without axes is one piece."""
+    """Return the shape of a range of an array's rows; an array without axes has one piece."""
     return (rows[1] - rows[0], *shape[1:]) if shape else ()
 
 
@@ -53,7 +53,7 @@ def all_rows(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def dump(entries: list[Entry], about: dict[str, Any]) -> bytes:
-    """Return the text of a manifest; `about` is the caller's part.
+    """Return the text of a manifest; `about` holds the caller's values.
 
     Raises
     ------
@@ -79,12 +79,12 @@ def dump(entries: list[Entry], about: dict[str, Any]) -> bytes:
 
 
 def parse(text: bytes) -> tuple[list[Entry], dict[str, Any]]:
-    """Return the entries and the caller's part.
+    """Check a manifest; return its entries and the caller's values.
 
     Raises
     ------
     ValueError
-        The problem, in words that follow "manifest.json: ".
+        If the manifest is invalid; the message is meant to follow "manifest.json: ".
     """
     body = _load(text)
     if not isinstance(body, dict) or body.get("format") != _FORMAT:
@@ -129,7 +129,7 @@ def _check_pieces(entries: list[Entry]) -> None:
 
 def _load(text: bytes) -> Any:
     try:
-        # Decoded here: for bytes, json would guess the encoding and import its codec.
+        # We decode the bytes, since json would guess their encoding and import its codec.
         body = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON: the file is damaged or cut off") from None
@@ -170,7 +170,7 @@ def _is_counts(value: object) -> bool:
 
 
 def _is_shape(value: Any) -> bool:
-    """Check the other extents even if one is 0, as NumPy does."""
+    """Return whether a shape is small enough; extents of 0 do not hide large ones, as in NumPy."""
     return _is_counts(value) and math.prod(extent or 1 for extent in value) < 1 << 59
 
 
@@ -202,7 +202,7 @@ def _entry(number: int, fields: object) -> Entry:
 
 
 def _require_json(value: Any, place: str) -> None:
-    """Refuse values that JSON cannot hold or would change: NaN, arrays, numbers as keys."""
+    """Refuse values that JSON cannot store or would change: NaN, arrays, numbers as keys."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):

@@ -2,8 +2,8 @@
 """Checked reading of a checkpoint: no array is returned before all its bytes are verified.
 
 Files are opened relative to the folder's handle, so a save that replaces the folder meanwhile
-cannot mix old files with new ones. Sizes of all files are checked before the first is read. A read
-is one pass over the bytes, straight into the caller's memory.
+cannot mix old and new files. The sizes of all files are checked before the first file is read. A
+read is one pass over the bytes, directly into the caller's memory.
 """
 
 import os
@@ -36,7 +36,7 @@ class Saved:
     Attributes
     ----------
     manifest : dict
-        The caller's part of the manifest.
+        The caller's values in the manifest.
     kinds : dict of str to (tuple of int, dtype)
         Shape and dtype of each array, in the order in which they were saved.
     """
@@ -62,9 +62,9 @@ class Saved:
         Raises
         ------
         CheckpointError
-            If any of its bytes has changed since it was saved.
+            If any byte of the array has changed since it was saved.
         ResourceError
-            If memory does not suffice.
+            If there is not enough memory.
         """
         shape, dtype = self.kinds[name]
         try:
@@ -80,7 +80,7 @@ class Saved:
     def fill(self, targets: Mapping[str, np.ndarray]) -> None:
         """Fill arrays that have the saved shapes and dtypes, a few files at a time.
 
-        After an error their content is undefined.
+        After an error, the content of the arrays is undefined.
 
         Raises
         ------
@@ -101,10 +101,11 @@ class Saved:
                 pass
 
     def check(self, share: int = 0, of: int = 1, look: Look | None = None) -> None:
-        """Verify all files and keep nothing, for callers that write only if every byte is right.
+        """Verify all files without keeping data, for callers that must not write damaged data.
 
-        Each of several processes may read a share. `look` receives the name of an array and a
-        block of its numbers, possibly from a damaged file, so it must not raise.
+        Several processes may verify a share each: every `of`-th file, from file `share` on. `look`
+        is called with the name of an array and a block of its numbers, possibly from a damaged
+        file, so it must not raise an error.
 
         Raises
         ------
@@ -135,7 +136,7 @@ class Saved:
     def _read_piece(
         self, entry: Entry, out: np.ndarray | None = None, look: Look | None = None
     ) -> None:
-        """Check a file; read its rows into `out` unless that is None."""
+        """Check a file; if `out` is given, read its rows into it."""
         with self._open(entry) as file, self._errors_of(entry):
             if out is None:
                 seen = None if look is None else partial(look, entry.name)
@@ -172,7 +173,7 @@ class Saved:
 
 @contextmanager
 def opened(folder: str | PathLike[str]) -> Iterator[Saved]:
-    """Open a checkpoint; its arrays are read inside the block.
+    """Open a checkpoint; its arrays can be read only inside the block.
 
     Raises
     ------
@@ -223,7 +224,7 @@ def _reading(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _open(target: Path) -> Iterator[Saved]:
-    """Open the folder, or the previous one if a save stopped between its renames."""
+    """Open the folder, or the previous checkpoint if a save stopped between its renames."""
     try:
         handle = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -235,7 +236,7 @@ def _open(target: Path) -> Iterator[Saved]:
 
 
 def _regular_file(target: Path, handle: int, name: str) -> IO[bytes]:
-    """Open `name` in the folder; a link, a device or a pipe is refused before it is opened."""
+    """Open `name` in the folder; refuse a link, a device or a pipe without opening it."""
     _status(target, handle, name)
     return os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle), "rb")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Atomic saving of arrays and a manifest: after a kill, the old or the new save is complete.
 
-Everything is checked before anything is written: names, dtypes, the target, free space. Files are
-flushed by threads, the manifest last, then the folder is renamed into place. Extra memory is a few
-blocks; the disk holds the old and the new save for a moment.
+Everything is checked before anything is written: names, dtypes, the target, free space. Threads
+write and flush the files, the manifest comes last, then the folder is renamed into place. A save
+needs extra memory for only a few blocks; for a moment, the disk holds the old and the new save.
 """
 
 import shutil
@@ -29,10 +29,10 @@ from sparsetrain.checkpoint.manifest import (
 from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.system.file_locks import name_write_errors
 
-_SLACK = 1 << 20  # the manifest, folder blocks and rounding
-PIECE_BYTES = 256 << 20  # size of a file; several are written and read at a time
+_SLACK = 1 << 20  # bytes for the manifest, folder blocks and rounding
+PIECE_BYTES = 256 << 20  # size of a file; several files are written or read at a time
 
-_Piece = tuple[str, tuple[int, int]]  # name of an array, and rows of it
+_Piece = tuple[str, tuple[int, int]]  # name of an array, and a range of its rows
 
 
 def write(
@@ -42,25 +42,25 @@ def write(
     *,
     piece_bytes: int = PIECE_BYTES,
 ) -> None:
-    """Save `arrays` and `manifest` in `folder`, in place of the checkpoint that is there.
+    """Save `arrays` and `manifest` in `folder`; an existing checkpoint there is replaced.
 
     Parameters
     ----------
     folder : path
-        Where to save; folders above it are made.
+        Where to save; parent folders are created.
     arrays : mapping of str to ndarray
         Booleans, integers or floats, of any shape, layout and byte order.
     manifest : dict
-        Values stored beside them: text, numbers, booleans, None, lists, and dicts with text keys.
-        Tuples come back as lists.
+        Values stored beside the arrays: text, numbers, booleans, None, lists, and dicts with text
+        keys. Tuples come back as lists.
     piece_bytes : int
         Larger arrays are split by rows into files of about this size.
 
     Raises
     ------
     CheckpointError
-        If an array or the manifest cannot be kept, if `folder` holds anything but a checkpoint, or
-        if it cannot be written.
+        If an array or the manifest has values of an unsupported type, if `folder` holds anything
+        but a checkpoint, or if it cannot be written.
     ResourceError
         If the disk has too little free space.
 
@@ -133,12 +133,12 @@ def _checked(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def require_room(target: Path, size: int) -> None:
-    """Raise unless the disk has room for a checkpoint of `size` bytes of arrays at `target`.
+    """Raise an error unless the disk has room for a checkpoint of `size` bytes at `target`.
 
     Raises
     ------
     ResourceError
-        If there is not; the message gives the needed and the free space.
+        If there is too little room; the message gives the needed and the free space.
     """
     needed = _SLACK + size
     existing = next(place for place in (target, *target.parents) if place.exists())

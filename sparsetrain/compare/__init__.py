@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cost of sparse and dense updates of a table on this machine: time, memory, and the crossover.
 
-Read `case` (a table, its ids and gradients), `arms` (the table of ways to update; TVM's own way is
-in `stock`), `measuring` (one arm on one case), `tables` (the sweep over rows, and the user's
-tables).
+Read in this order: `case` (a table, its ids and gradients), `arms` (the ways to update it; TVM's
+own way is in `stock`), `measuring` (one arm on one case), `tables` (the sweep over numbers of rows,
+and the user's tables).
 """
 
 from sparsetrain.compare.arms import ARMS as ARMS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to update one table, as a table of arms.
+"""The compared ways to update one embedding table, called arms.
 
-All arms start from the same ids and the cotangent of the looked-up rows, and end with a written
-table. `memory` is a formula for the bytes that a step needs besides table, slots and cotangent.
+All arms start from the same ids and the cotangent of the looked-up rows, and end with an updated
+table. `Arm.memory` computes the bytes that a step needs besides table, slots and cotangent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsetrain.optim.update_rule import Mode, Update
 from sparsetrain.sparse_tensor import RowSparse
 
 LEARNING_RATE = 0.01
-_PLAN_BYTES = 32  # per id: the id, sort keys and positions twice, order, row and offset
+_PLAN_BYTES = 32  # per id: the id, two copies of sort keys and positions, order, row and offset
 
 Step = Callable[[RowSparse], runtime.NDArray]
 
@@ -50,7 +50,7 @@ def _new_table(case: Case) -> runtime.NDArray:
 
 
 def _update(update: Update, mode: Mode, case: Case) -> Step:
-    """Prepare steps on one table; exact mode first brings rows up to date, as for a lookup."""
+    """Prepare steps on one table; in exact mode, a step first catches rows up, as for a lookup."""
     optimizer = replace(OPTIMIZERS[case.formula](LEARNING_RATE), update=update, mode=mode)
     params = {"table": _new_table(case)}
     state = optimizer.init(params, {"table": {"table": slice(0, case.rows)}})
@@ -69,12 +69,12 @@ def _sparse_memory(case: Case) -> int:
 
 
 def _dense_memory(case: Case) -> int:
-    """Return the bytes of a dense gradient, kept between steps, and of the partitioned ids."""
+    """Return the bytes of the dense gradient, kept between steps, and of the ids and their plan."""
     return case.table_bytes + _sparse_memory(case)
 
 
 def _stock_memory(case: Case) -> int:
-    """Return the bytes of the gradient, its products, and new copies of weights and slots."""
+    """Return the bytes of the gradient, of temporaries, and of new copies of weights and slots."""
     copies = 1 + sum(slot.per == "element" for slot in _formula(case).slots)
     products = {"adam": 4}.get(case.formula, 1)
     return (1 + products + copies) * case.table_bytes

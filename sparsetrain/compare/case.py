@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A case to measure: a table, the ids and gradients of its steps, and the optimizer formula.
 
-Every step has new ids, so a table larger than the caches is read from memory.
+Every step has new ids, so rows of a table that is larger than the caches come from memory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from sparsetrain.system.argument_checks import require_int
 
 MOST_ROWS = 2**31 - 1  # ids are int32
 _ZIPF = re.compile(r"zipf(\d+(?:\.\d+)?)")
-_STRIDE = 2_654_435_761  # a prime above every number of rows
-_COTANGENTS = 8  # reused, so that they are in the cache, as after a backward pass
+_STRIDE = 2_654_435_761  # a prime number larger than any number of rows
+_COTANGENTS = 8  # reused, so that they are in the caches, as after a reverse pass
 
 
 @dataclass(frozen=True)
 class Case:
-    """A table and a kind of step.
+    """A table, and the ids and formula of its steps.
 
     Parameters
     ----------
@@ -90,7 +90,8 @@ class Case:
             if zipf is None:
                 yield rng.integers(0, self.rows, self.lookups, dtype=np.int32)
             else:
-                # Scattered over the table, so that hot rows do not share cache lines.
+                # Frequent ids are scattered over the table, so that their rows do not share cache
+                # lines.
                 ranks = _zipf_ranks(rng.random(self.lookups), float(zipf[1]), self.rows)
                 yield (ranks * _STRIDE % self.rows).astype(np.int32)
 
@@ -100,12 +101,12 @@ class Case:
         cotangents = [as_tensor(rng.standard_normal(shape, "f4")) for _ in range(_COTANGENTS)]
         for array, cotangent in zip(ids, cycle(cotangents), strict=False):
             gradient = RowSparse(as_tensor(array, "int32"), cotangent, self.rows)
-            gradient.validate()  # kernels trust ids, which may be the caller's
+            gradient.validate()  # kernels do not check ids, which may come from the caller
             yield gradient
 
 
 def _zipf_ranks(share: np.ndarray, exponent: float, rows: int) -> np.ndarray:
-    """Invert the continuous form of the distribution at uniform numbers."""
+    """Map uniform numbers to Zipf ranks, by the inverse of the continuous distribution."""
     rest = 1 - exponent
     if abs(rest) < 1e-9:
         drawn = (rows + 1.0) ** share

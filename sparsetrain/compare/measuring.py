@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of an arm on a case, with one table in memory.
+"""Measurement of one arm on one case, with one table in memory.
 
-No two steps share ids, and warm-up steps, which compile, are not counted. Cheap steps are repeated
-for `SECONDS`, expensive steps `LEAST_STEPS` times, and steps of seconds fewer times.
+Each step draws new ids, and warm-up steps, which compile, are not counted. Cheap steps are repeated
+for `SECONDS`, expensive steps `LEAST_STEPS` times, and steps that take seconds fewer times.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ LEAST_STEPS = 10
 MOST_STEPS = 400
 WARM = 3
 SECONDS = 0.4
-_MOST_SECONDS = 5.0  # limit of the warm-up, and of the measurement of slow steps
-_SPARE_BYTES = 2**28  # for batches, code and the system
-_MOST_IDS = 2**22  # in all steps of a case together
+_MOST_SECONDS = 5.0  # limit for the warm-up, and for measuring slow steps
+_SPARE_BYTES = 2**28  # memory left free for batches, code and the system
+_MOST_IDS = 2**22  # most ids in all steps of a case together
 _LARGE_BYTES = 2**25  # smaller tables stay in the caches
-# In a virtual machine the first thousands of random reads of a new table wait for the host, and
-# take up to ten times as long; a training run is past that within a second.
+# In a virtual machine, the first thousands of random reads of a new table wait for the host and
+# take up to ten times as long; in training, this phase ends within a second.
 _LARGE_WARM_SECONDS = 1.0
 
 Ids = Sequence[np.ndarray]
 
 
 class Measurement(NamedTuple):
-    """Time and memory of one arm on one case, or the reason why there are none."""
+    """Time and memory of one arm on one case, or the reason why they were not measured."""
 
     arm: str
     case: Case
@@ -68,7 +68,7 @@ def measure(arm: str, case: Case, ids: Ids | None = None) -> Measurement:
     DataError
         If `ids` do not fit the case.
     ResourceError
-        If memory does not suffice for table, slots or a buffer.
+        If there is not enough memory for the table, its slots or a buffer.
     """
     needed, free = ARMS[arm].peak_bytes(case), free_memory()
     reason = ARMS[arm].unsupported(case)
@@ -79,7 +79,7 @@ def measure(arm: str, case: Case, ids: Ids | None = None) -> Measurement:
     most = max(LEAST_STEPS, min(MOST_STEPS, _MOST_IDS // case.lookups))
     ids = ids or list(case.draw_ids(WARM + most))
     seconds = _take_steps(ARMS[arm], case, ids)
-    gc.collect()  # frees memory for the next table
+    gc.collect()  # free memory for the next table
     tvm.get_global_func("vm.builtin.memory_manager.clear")()
     low, median, high = (1e6 * np.percentile(seconds, [10, 50, 90])).tolist()
     unique = float(np.mean([len(np.unique(step)) for step in ids[:LEAST_STEPS]]))
@@ -88,7 +88,7 @@ def measure(arm: str, case: Case, ids: Ids | None = None) -> Measurement:
 
 
 def _take_steps(arm: Arm, case: Case, ids: Ids) -> list[float]:
-    """Warm up, take steps, and return the seconds of each."""
+    """Warm up, take steps, and return the seconds of each step."""
     step, gradients = arm.prepare(case), case.gradients(ids)
     begin = time.perf_counter()
     for gradient in islice(gradients, WARM):
@@ -108,7 +108,7 @@ def _take_steps(arm: Arm, case: Case, ids: Ids) -> list[float]:
 
 
 def _warm_up(step: Step, case: Case) -> None:
-    """Take steps with ids from all of a large table, for a fixed time."""
+    """Take steps with ids drawn from the whole of a large table, for a fixed time."""
     end = time.perf_counter() + _LARGE_WARM_SECONDS
     for gradient in case.gradients(case.draw_ids(sys.maxsize, seed=2)):
         step(gradient)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's own dense training update of one table.
 
-`relax.transform.Gradient` turns ``take`` into ``take_backward``, which adds rows to zeros as large
-as the table: a dense gradient. `relax.training.optimizer` makes a function from parameters and
-gradients to new parameters. TVM's default pipeline compiles both; it schedules nothing for a CPU.
+`relax.transform.Gradient` turns ``take`` into ``take_backward``, which adds the rows to an array of
+zeros as large as the table: a dense gradient. `relax.training.optimizer` makes a function that maps
+parameters and gradients to new parameters. TVM's default pipeline compiles both functions, without
+CPU schedules.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _WARNINGS = (b"Warning: Unknown pragma pragma_scope", b"Warning: Fast mode segfa
 
 
 class _Adam(stock_optimizer.Adam):
-    """TVM 0.27's Adam with a fix: it passes a TVM dtype to NumPy, which fails."""
+    """TVM 0.27's Adam, fixed: the original passes a TVM dtype to NumPy, which fails."""
 
     def _set_params_and_dtype(self, params: list[relax.Var]) -> None:
         super()._set_params_and_dtype(params)
         self.dtype: Any = "float32"
 
 
-# TVM has no other optimizers. All arms have the same hyperparameters.
+# TVM has no other optimizers. All arms use the same hyperparameters.
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: stock_optimizer.SGD(0.01),
     "momentum": lambda: stock_optimizer.MomentumSGD(0.01, 0.9),

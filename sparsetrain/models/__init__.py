@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models, their layers, and base classes of your own: `Model` and, for clicks, `ClickModel`."""
+"""Models, their layers, and base classes for your own: `Model` and, for clicks, `ClickModel`."""
 
 from sparsetrain import runtime as _runtime  # noqa: F401
 from sparsetrain.models.arguments import options_of as options_of

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments of models: options from signature and docstring, checks, and plain values.
 
-The signature is the single source of names, types and defaults, for the checks of arguments, the
-command's settings and the list of models. Plain values are values that JSON can hold.
+A constructor's signature is the single source of names, types and defaults: for argument checks,
+the command's settings and the list of models. Plain values are values that JSON can hold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparsetrain.labels.labels import Labels, click
 from sparsetrain.models.by_feature import check_dim, check_pooling
 from sparsetrain.system.argument_checks import is_int, is_number, require_int
 
-# Arguments that an encoder gives; the rest of `ClickModel`'s arguments are options.
+# Arguments of `ClickModel` that the encoder determines; its other arguments are options.
 OF_DATA = frozenset(
     ("rows", "num_dense", "weighted", "names", "row_weights", "share_embedding")
 ) | {"labels", "interactions", "numbers", "number_bins", "missing_flags"}
@@ -44,10 +44,10 @@ class Option(NamedTuple):
 
 
 def _options_of(model: type) -> Mapping[str, Option]:
-    """Return the options of a class by name, with its base's options that it passes on as **rest.
+    """Return the options of a class by name, with base-class options that it accepts as **rest.
 
-    If a base has `_options_of_all`, its subclasses inherit exactly these options. Positional-only
-    arguments are not options.
+    If a base has `_options_of_all`, its subclasses inherit exactly the options named there.
+    Positional-only arguments are not options.
     """
     found: dict[str, Option] = {}
     described: dict[str, str] = {}
@@ -69,7 +69,7 @@ def _options_of(model: type) -> Mapping[str, Option]:
     return MappingProxyType(found)
 
 
-# Evaluating the annotations of a class takes as long as making a small model.
+# Cached, since evaluating the annotations of a class takes as long as making a small model.
 options_of: Callable[[type], Mapping[str, Option]] = cache(_options_of)
 
 
@@ -93,7 +93,7 @@ def require_options(model: type, names: Iterable[str]) -> None:
     Raises
     ------
     ConfigError
-        Names the first, and the option that was probably meant.
+        If a name is not an option; the message names the first one and the most similar option.
     """
     if is_own(model):
         known = [*options_of(model)]
@@ -110,14 +110,14 @@ def require_options(model: type, names: Iterable[str]) -> None:
 
 
 def check_arguments(model: type, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Refuse arguments of one of the package's models that are unknown, or widths out of range.
+    """Refuse unknown arguments of this package's models, and widths out of range.
 
-    The constructor checks iterators, since they can be read only once.
+    Iterators are left to the constructor, since they can be read only once.
 
     Raises
     ------
     ConfigError
-        For the first invalid argument.
+        If an argument is invalid; the message names the first one.
     """
     if not is_own(model):
         return
@@ -135,12 +135,12 @@ def _is_width(option: Option | None) -> bool:
 
 
 def check_options(model: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as plain values, converted by their types in the signature.
+    """Return options as plain values, converted to the types in the signature.
 
     Raises
     ------
     ConfigError
-        For the first option of a wrong type or out of range.
+        If an option has a wrong type or is out of range; the message names the first one.
     """
     declared, cls = options_of(model), model.__name__
     return {n: _checked(f"{cls}: {n}", declared[n].type, value) for n, value in values.items()}
@@ -179,7 +179,7 @@ def check_config(model: type, arguments: Mapping[str, Any], least_dim: int = 1) 
     Raises
     ------
     ConfigError
-        For the first invalid argument.
+        If an argument is invalid; the message names the first one.
     """
     cls = model.__name__
     rows, names = check_widths(cls, "rows", arguments["rows"]), arguments["names"]
@@ -225,11 +225,11 @@ def check_widths(cls: str, name: str, numbers: Sequence[int]) -> list[int]:
     Raises
     ------
     ConfigError
-        If they are not; names the argument and its class.
+        If an item is not a positive integer; the message names the class and the argument.
     """
     items = (
         list(numbers) if np.iterable(numbers) else None
-    )  # only once, since it may be an iterator
+    )  # read only once, since it may be an iterator
     if items is None or not all(map(is_int, items)):
         fix = "; give a list" if is_int(numbers) else ""
         raise ConfigError(f"{cls}: {name} must be whole numbers, not {numbers!r}{fix}")
@@ -245,7 +245,7 @@ def require_rows(cls: str, rows: Mapping[str, int], *columns: str) -> None:
     Raises
     ------
     ConfigError
-        With the first that is missing.
+        If `rows` is not a mapping, or lacks a column; the message names the first missing one.
     """
     if not isinstance(rows, Mapping):
         raise ConfigError(
@@ -266,7 +266,7 @@ def plain_value(value: Any) -> Any:
 
 
 def _labels(cls: str, labels: Mapping[str, Any] | None) -> dict[str, str | int]:
-    """Return the labels by name, with plain kinds; by default one binary label."""
+    """Return the kind of each label by name; by default there is one binary label."""
     given = click() if labels is None else Labels(labels, f"{cls}: labels")
     if not given:
         raise ConfigError(f"{cls}: labels is empty; name at least one")
@@ -274,14 +274,14 @@ def _labels(cls: str, labels: Mapping[str, Any] | None) -> dict[str, str | int]:
 
 
 def _share(cls: str, share: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return plain names, or None if every feature has its own table."""
+    """Return a plain dict of shared tables, or None if every feature has its own table."""
     if share is not None and not isinstance(share, Mapping):
         raise ConfigError(f"{cls}: share_embedding is {share!r:.60}; give a dict of names to names")
     return {str(name): str(owner) for name, owner in share.items()} if share else None
 
 
 def _bins(cls: str, bins: Any) -> list[list[float]] | None:
-    """Return boundaries of numbers as plain lists; each must increase."""
+    """Return the bin boundaries of each number as plain lists; each list must increase."""
     if bins is None:
         return None
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformer layers over ragged sequences: attention, feed-forward, positions.
 
-Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, with norms before each part (Xiong et al.
-2020, https://arxiv.org/abs/2002.04745). Every token is computed once; there is no padding.
+Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, with a norm before each sublayer (Xiong et
+al. 2020, https://arxiv.org/abs/2002.04745). Rows have no padding, so only real tokens are computed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class SelfAttention(nn.Module):
     causal : bool
         Whether a token attends only to itself and earlier tokens.
     dropout : float
-        Rate of the dropout of the softmax's weights.
+        Dropout rate of the attention weights.
     length : int, optional
-        Most tokens of a row; needed for dropout.
+        Maximum number of tokens in a row; needed for dropout.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class SelfAttention(nn.Module):
         return x.replace(self.out(nn.wrap_nested(seen, "attention")))
 
     def _factors(self, tokens: nn.Tensor) -> nn.Tensor:
-        """A mask of the weights, (N, heads length)."""
+        """Return dropout factors for the attention weights, (N, heads * length)."""
         return self.dropout(nn.op.ones((tokens.shape[0], self.places), tokens.dtype))
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a feed-forward layer, each after a norm and added to its input.
+    """Attention and a feed-forward layer, each preceded by a norm and added to its input.
 
     Parameters
     ----------
@@ -80,10 +80,10 @@ class TransformerBlock(nn.Module):
     hidden : int, optional
         Width of the feed-forward layer; by default 4 D.
     dropout : float
-        Dropout rate after both parts, and inside the feed-forward layer.
+        Dropout rate after both sublayers, and inside the feed-forward layer.
     length : int, optional
-        Most tokens of a row; if given, dropout applies to the attention weights instead of the
-        output.
+        Maximum number of tokens in a row; if given, dropout applies to the attention weights
+        instead of the output.
     activation : {"relu", "gelu"}
     """
 
@@ -126,12 +126,12 @@ class TransformerBlock(nn.Module):
 
 
 class Positions(nn.Module):
-    """A learnt vector for each position in a row, added to its token.
+    """A learnt vector for each position in a row, added to the token at that position.
 
     Parameters
     ----------
     length, dim : int
-        Number of positions, and width; rows have at most `length` tokens.
+        Number of positions, and their width; a row has at most `length` tokens.
     from_end : bool
         Count from the last token of a row, so that the latest tokens have equal positions in all
         rows.

@@ -16,8 +16,8 @@ from sparsetrain.system.argument_checks import require_int
 class FieldAttention(nn.Module):
     """Multi-head self-attention over the fields of a row, with a residual and ReLU.
 
-    ``y = relu([softmax(Q_h K_h^T) V_h for all heads h] + x R)`` with ``Q_h = x W_h`` and so on;
-    the products are not scaled.
+    ``y = relu([softmax(Q_h K_h^T) V_h for all heads h] + x R)`` with ``Q_h = x W_h`` and so on; the
+    dot products are not scaled.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class FieldAttention(nn.Module):
     width : int
         Width of a head.
     heads : int
-        H.
+        H, the number of heads.
     """
 
     def __init__(self, dim: int, width: int, heads: int) -> None:
@@ -56,18 +56,18 @@ class FieldAttention(nn.Module):
 class AutoInt(DeepModel):
     """AutoInt: ``logit = w x_L + b + MLP(x_0)``, ``x_{l+1}`` the self-attention over fields of x_l.
 
-    ``x_0`` has the vectors v of all fields.
+    ``x_0`` holds the vectors v of all fields.
 
     Parameters
     ----------
     rows, dim
         As in `DeepModel`.
     attention_layers : int
-        L.
+        L, the number of attention layers.
     attention_width : int
         Width of a head.
     heads : int
-        Heads of each layer, see `FieldAttention`.
+        Number of heads in each layer, see `FieldAttention`.
     **rest
         As in `DeepModel`.
 

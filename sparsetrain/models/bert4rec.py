@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT4Rec: predicts hidden items of a sequence by attention in both directions."""
+"""BERT4Rec: predictions of hidden items of a sequence, by attention in both directions."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _SOFTMAX = {"full": losses.full_softmax, "tiled": losses.tiled_softmax}
 
 
 class BERT4Rec(SASRec):
-    """Bidirectional transformer, trained on items that are hidden behind a mask.
+    """A bidirectional transformer, trained to predict items that a mask hides.
 
-    The loss of a hidden item is its cross-entropy in the softmax over all items of the input's
-    table, ``log sum_v exp(x . v) - x . item``. The next item is predicted at a mask after the last
-    item (Sun et al. 2019, https://arxiv.org/abs/1904.06690).
+    The loss of a hidden item is its cross-entropy in the softmax over all items, scored with the
+    input's table: ``log sum_v exp(x . v) - x . item``. The next item is predicted at a mask after
+    the last item (Sun et al. 2019, https://arxiv.org/abs/1904.06690).
 
     Parameters
     ----------
     rows, dim, blocks, heads, history, item
         As in `SASRec`.
     length : int
-        Most items of a history; one more token is the mask after it.
+        Maximum number of items in a history; the mask after them takes one more position.
     dropout : float
-        Rate of the dropout of the input and in the blocks.
+        Dropout rate of the input and inside the blocks.
     hidden : float
         Share of items to hide.
     softmax : {"full", "tiled"}
-        Whether the scores of all items are in memory at once, or only tile by tile (CPU), for a
-        million items: see `losses.tiled_softmax`.
+        "full" holds the scores of all items in memory at once; "tiled" (CPU only) computes them
+        tile by tile, for a million items: see `losses.tiled_softmax`.
     """
 
     kind = "bert4rec"
@@ -81,7 +81,7 @@ class BERT4Rec(SASRec):
         chosen = draws.uniform("hidden", like=whole).ids < self.hidden
         last = draws.uniform("last", like=features["item"]) < 0.1
         chosen[whole.offsets[1:][last] - 1] = True
-        chosen[-1] |= not chosen.any()  # a loss needs one
+        chosen[-1] |= not chosen.any()  # the loss needs at least one hidden item
         places = whole.where(chosen)
         shown = Ragged(np.where(chosen, self.mask, whole.ids), whole.offsets)
         return {"history": shown, "places": places, "wanted": whole.at(places)}
@@ -91,12 +91,12 @@ class BERT4Rec(SASRec):
         return {"history": features["history"].append(self.mask)}
 
     def vectors(self, history: RaggedTensor) -> RaggedTensor:
-        """As in `SASRec`, but not scaled."""
+        """Look up the items' vectors; unlike in `SASRec` they are not scaled."""
         return self.item(history)
 
     def loss(  # type: ignore[override]  # called with features by name
         self, history: RaggedTensor, places: RaggedTensor, wanted: RaggedTensor
     ) -> nn.Tensor:
-        """The mean over all hidden items."""
+        """Return the mean loss over all hidden items."""
         x = self.encode(history).take(places).values
         return losses.mean(_SOFTMAX[self.softmax](x, self.item.weight, wanted.values))

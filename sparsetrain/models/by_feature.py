@@ -2,7 +2,7 @@
 """Arguments with a value per feature: one for all, or a dict of exceptions.
 
 ``{"user": 32, "*": 16}`` is 32 for `user` and 16 for every other feature. A dict with equal values
-is reduced to one value, so that it makes the same program.
+is reduced to one value, so that it gives the same program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def require_features(what: str, given: Mapping[str, Any], names: Sequence[str]) 
     Raises
     ------
     ConfigError
-        Names the first, and the most similar feature.
+        If a key is not a feature; the message names the first one and the most similar feature.
     """
     for name in given:
         if name not in names and name != OTHERS:
@@ -36,9 +36,9 @@ def require_features(what: str, given: Mapping[str, Any], names: Sequence[str]) 
 
 
 def _plain(given: Mapping[str, Any], names: Sequence[str], default: Any, of_all: Any) -> Any:
-    """Return one value, or a dict of `OTHERS` and all exceptions.
+    """Return one value for all features, or a dict of `OTHERS` and the exceptions.
 
-    `OTHERS` are by default `default`, or `of_all` if each of `names` is given.
+    If `given` lacks `OTHERS`, its value is `default`, or `of_all` if all `names` are given.
     """
     all_given = all(name in given for name in names)
     others = given.get(OTHERS, of_all if all_given else default)
@@ -72,7 +72,7 @@ class Widths(NamedTuple):
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """Number and width of each run of features with equal width."""
+        """Length and width of each run of consecutive features with equal width."""
         return [(len([*same]), width) for width, same in groupby(self.features)]
 
 
@@ -84,7 +84,7 @@ def check_dim(
     Parameters
     ----------
     what : str
-        The argument and its class, for messages.
+        The argument and its class, for error messages.
     given : int, or mapping from str to int
     names : sequence of F str
     tables : sequence of F str
@@ -97,7 +97,7 @@ def check_dim(
     Raises
     ------
     ConfigError
-        For an unknown feature, a wrong width, or two widths of one table.
+        If a feature is unknown, a width is invalid, or one table gets two widths.
     """
     if not isinstance(given, Mapping):
         return require_int(what, given, least)
@@ -128,7 +128,7 @@ def check_pooling(what: str, given: PoolingOf, names: Sequence[str]) -> Any:
     Raises
     ------
     ConfigError
-        For an unknown feature or pooling.
+        If a feature or a pooling is unknown.
     """
     if not isinstance(given, Mapping):
         if given not in POOLINGS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ClosedForm`: base of models that are solved from all choices, without steps; scored by SciPy."""
+"""`ClosedForm`, the base of models solved at once from all choices, without gradient steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # a slow import that few models need
 class ClosedForm(Model, ABC):
     """Base of models that score items only from a row's history.
 
-    A subclass makes constant parameters, computes them in `learn`, and scores in `score_history`.
+    A subclass declares constant parameters, computes their values in `learn`, and scores items in
+    `score_history`, both with SciPy.
     """
 
     target, seen, training_rows = "item", "history", "item"
@@ -37,17 +38,17 @@ class ClosedForm(Model, ABC):
 
     @property
     def _table_rows(self) -> dict[str, int]:
-        """Ids are indices of a matrix; there is no table."""
+        """Sizes by feature: ids index a matrix, since there is no table."""
         return self._rows
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
-        """None."""
+        """Return an empty mapping: there are no tables."""
         return {}
 
     def score_items(
         self, features: Mapping[str, Any], params: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """Scores (B, V) from each row's history."""
+        """Return the scores (B, V) of all items, from each row's history."""
         from scipy.sparse import csr_array
 
         lists, items = features["history"], self._rows["item"]
@@ -58,4 +59,4 @@ class ClosedForm(Model, ABC):
 
     @abstractmethod
     def score_history(self, history: csr_array, params: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Scores (B, V) for histories (B, V) of ones."""
+        """Return scores (B, V); `history` (B, V) has a 1 for each item of a row's history."""

@@ -17,14 +17,14 @@ from sparsetrain.models.interaction.cross import CrossNetwork, VectorCrossLayer
 class DCN(DeepModel):
     """Deep & Cross: ``logit = MLP(x_0) + w x_L``, with ``x_{l+1} = x_0 (w_l x_l) + b_l + x_l``.
 
-    ``x_0 = [v_1, ..., v_M]``, and ``w_l x_l`` is a number.
+    ``x_0 = [v_1, ..., v_M]``, and ``w_l x_l`` is a scalar.
 
     Parameters
     ----------
     rows, dim
         As in `DeepModel`.
     cross_layers : int
-        L.
+        L, the number of cross layers.
     **rest
         As in `DeepModel`.
 
@@ -61,22 +61,22 @@ class DCNv2(DeepModel):
     """DCN V2: cross layers with a matrix, ``x_{l+1} = x_0 * (W_l x_l + b_l) + x_l``, and an MLP.
 
     ``x_0 = [v_1, ..., v_M]`` has N = M dim numbers. Parallel: ``logit = MLP(x_0) + w x_L``.
-    Stacked: ``logit = MLP(x_L)``. With a rank r, ``W_l = U_l V_l`` by way of r numbers; with K
-    experts, ``W_l x_l + b_l`` becomes ``sum_k g_k U_k tanh(C_k tanh(V_k x_l)) + b_l`` with
-    ``g = softmax(G_l x_l)``.
+    Stacked: ``logit = MLP(x_L)``. With a rank r, ``W_l = U_l V_l`` is the product of (N, r) and (r,
+    N); with K experts, ``W_l x_l + b_l`` becomes ``sum_k g_k U_k tanh(C_k tanh(V_k x_l)) + b_l``
+    with ``g = softmax(G_l x_l)``.
 
     Parameters
     ----------
     rows, dim
         As in `DeepModel`.
     structure : {"parallel", "stacked"}
-        How cross layers and MLP are combined.
+        How the cross layers and the MLP are combined.
     cross_layers : int
-        L.
+        L, the number of cross layers.
     cross_rank : int, optional
-        r; by default the matrices are full.
+        r, the rank of the matrices; by default they are full.
     experts : int
-        K; more than one expert needs a rank.
+        K, the number of experts; more than one needs a rank.
     **rest
         As in `DeepModel`.
 

@@ -12,7 +12,7 @@ from sparsetrain.models.fm import fm_sum
 class DeepFM(DeepModel):
     """DeepFM: ``logit = b + sum_i w_i + sum_{i<j} <v_i, v_j> + MLP([v_1, ..., v_M])``.
 
-    It is constructed as `DeepModel`.
+    It takes the same arguments as `DeepModel`.
 
     References
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DIN: clicks by attention of a candidate to the items of a history."""
+"""DIN: click prediction, by attention of a candidate item to the items of a history."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from sparsetrain.models.model import Model
 class DIN(Model):
     """Deep interest network: ``MLP([embeddings, sum_j a(e_j, v) e_j])`` for a candidate v.
 
-    ``a(e, v) = MLP([e, v, e - v, e v])`` weighs each item of the history, without a softmax (Zhou
+    ``a(e, v) = MLP([e, v, e - v, e v])`` weights each item of the history, without a softmax (Zhou
     et al. 2018, https://arxiv.org/abs/1706.06978).
 
     Parameters
     ----------
     rows : mapping from str to int
-        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``. Columns
+        Number of rows of each column's table, ``dict(zip(encoder.columns, encoder.rows))``. Columns
         besides `item` and `history` have one id in each row.
     dim : int
         Width of all embeddings.
     attention : sequence of int
-        Hidden widths of a.
+        Hidden widths of the attention's MLP, a.
     top : sequence of int
         Hidden widths of the last MLP.
     length : int
-        The most items of a history.
+        Maximum number of items in a history.
     history : str
-        Column of the items so far; it shares the table of `item`.
+        Column of the items chosen before; it shares the table of `item`.
     item : str
-        Column of the candidate.
+        Column of the candidate item.
     label : str
-        Column of clicks.
+        Column of the label, 1 for a click and 0 otherwise.
     dropout : float
-        Rate between the layers of the last MLP.
+        Dropout rate between the layers of the last MLP.
     """
 
     kind = "din"
@@ -74,7 +74,7 @@ class DIN(Model):
         self.labels = {label: "binary"}
 
     def forward(self, item: nn.Tensor, history: RaggedTensor, **others: Any) -> nn.Tensor:
-        """(B, 1) logits."""
+        """Return the logits, (B, 1)."""
         wanted, seen = self.item(item), self.item(history)
         one, each = seen.expand(wanted), seen.values
         weights = self.attention(nn.op.concat([each, one, each - one, each * one], dim=1))

@@ -2,7 +2,7 @@
 """`Draws`: counter-based random numbers of one step, for negatives and masks made on the host.
 
 A number is a hash of the seed, the step, a name, the row's number in the batch and the place within
-the row. It is the same after a resume, and for any number of parts of a batch.
+the row. So draws are the same after a resume, and however a batch is cut into parts.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Draws:
     ----------
     seed, step : int
     first_row : int
-        Number in the batch of the first row.
+        Position of the first row within the batch.
 
     Examples
     --------
     >>> Draws(seed=0, step=0).integers("negative", 10, like=np.zeros((2, 3)))
-    array([[9, 6, 8],
-           [5, 8, 4]])
+    array([[2, 0, 6],
+           [0, 5, 0]])
     """
 
     def __init__(self, seed: int, step: int, first_row: int = 0) -> None:
@@ -43,7 +43,7 @@ class Draws:
     def integers(self, name: str, high: int, like: Like, low: int = 0) -> Like:
         """Integers uniform in [low, high), one for each element of an array or token of a `Ragged`.
 
-        `name` distinguishes draws of one step. The first axis of an array is the rows.
+        `name` distinguishes the draws of one step. The first axis of an array is its rows.
         """
         if high <= low:
             raise ConfigError(f"draws of {name!r}: high is {high}, not above low, {low}")
@@ -61,7 +61,7 @@ class Draws:
 
     @property
     def of_batch(self) -> Draws:
-        """Draws that all parts of a batch share; for an array (1, K), K numbers."""
+        """Draws that all parts of a batch share; pass an array (1, K) to draw K numbers."""
         return Draws(self._seed, self._step)
 
     def uniform(self, name: str, like: Like) -> Like:

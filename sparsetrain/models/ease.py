@@ -16,16 +16,16 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
 
 
 class EASE(ClosedForm):
-    """Scores are ``X B`` with the B of zero diagonal that minimizes ``|X - X B|² + l2 |B|²``.
+    """Scores are ``X B``; B minimizes ``|X - X B|² + l2 |B|²`` with zeros on its diagonal.
 
-    With ``P = (X'X + l2 I)^-1`` it is ``B = I - P / diag(P)``, column by column (Steck 2019,
-    https://arxiv.org/abs/1905.03375). B has a number for each pair of items, and solving takes
-    cubic time: for up to about 20,000 items.
+    With ``P = (X'X + l2 I)^-1`` the solution is ``B = I - P / diag(P)``, column by column (Steck
+    2019, https://arxiv.org/abs/1905.03375). B has a number for each pair of items, and solving
+    takes cubic time: use it for up to about 20,000 items.
 
     Parameters
     ----------
     rows : mapping from str to int
-        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+        Number of rows of each column's table, ``dict(zip(encoder.columns, encoder.rows))``.
     l2 : int
         Factor of the regularization.
     user, item, history : str
@@ -59,5 +59,5 @@ class EASE(ClosedForm):
         return {"weight": weight}
 
     def score_history(self, history: csr_array, params: Mapping[str, np.ndarray]) -> np.ndarray:
-        """``X B``."""
+        """Return ``X B``."""
         return history @ params["weight"]

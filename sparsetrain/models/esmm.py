@@ -20,9 +20,9 @@ from sparsetrain.models.layers import MLP
 class ESMM(ClickModel):
     """Entire space multi-task model: ``P(click) = s(a)``, ``P(click and conversion) = s(a) s(b)``.
 
-    a and b are the logits of two MLPs on the same embeddings. The second label's loss is the
-    cross-entropy of the product, with the logit ``a + b - log(e^a + e^b + 1)`` (Ma et al. 2018,
-    https://arxiv.org/abs/1804.07931).
+    s is the sigmoid; a and b are the logits of two MLPs on the same embeddings. The second label's
+    loss is the cross-entropy of the product, with the logit ``a + b - log(e^a + e^b + 1)`` (Ma et
+    al. 2018, https://arxiv.org/abs/1804.07931).
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class ESMM(ClickModel):
     tower : sequence of int
         Hidden widths of both MLPs.
     dropout : float
-        Rate of their dropout.
+        Dropout rate of both MLPs.
     **rest
         As in `ClickModel`; there are two binary labels, clicked and converted.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features of a model: the columns that it reads, and their conversion to its functions' arguments.
+"""Features of a model: the columns that it reads, and their conversion to a program's arguments.
 
 A `Model` declares `Ids`, `Sequence` and `Dense` (and `Fields`, in a file of its own) by name. On
 the host a feature is read from a batch and checked against its table; in the model it is a tensor,
@@ -26,7 +26,7 @@ from sparsetrain.runtime.tensors import reshape_view
 
 Specs = dict[str, nn.spec.Tensor]
 Arrays = dict[str, Any]  # NumPy arrays, or tensors that a kernel wrote
-# (name, ids, rows, dtype) -> a tensor of ids; None if one is outside [0, rows).
+# (name, ids, rows, dtype) -> a tensor of ids; None if an id is outside [0, rows).
 Place = Callable[[str, np.ndarray, int, str], Any]
 
 
@@ -35,12 +35,12 @@ def _by_numpy(*_ids: Any) -> None:
 
 
 def index_dtype(rows: int) -> str:
-    """int32 if every row number fits, else int64."""
+    """Return "int32" if every row number fits, else "int64"."""
     return "int32" if rows < 2**31 else "int64"
 
 
 def bags_of(batch: Batch, column: int) -> Ragged:
-    """The ids of a column as bags, with one id each in a batch without bags."""
+    """Return a column's ids as bags; in a batch without bags, each bag has one id."""
     if not isinstance(batch.ids, np.ndarray):
         return batch.ids[column]
     return one_each(np.ascontiguousarray(batch.ids[:, column]))
@@ -52,7 +52,7 @@ def column_of(name: str, feature: Feature) -> str:
 
 
 class Feature(ABC):
-    """Base class of features. Its methods get the name that the `Model` gave it."""
+    """Base class of features; each method gets the feature's name in the `Model`."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Feature(ABC):
 
     @abstractmethod
     def specs(self, name: str, rows: int) -> Specs:
-        """Types of the arguments of a program."""
+        """Return the types of the feature's arguments to a program."""
 
     @abstractmethod
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> Any:
@@ -69,50 +69,50 @@ class Feature(ABC):
 
     @abstractmethod
     def read(self, name: str, batch: Batch, column: Any) -> Any:
-        """Its values in a batch, on the host."""
+        """Return the feature's values in a batch, on the host."""
 
     @abstractmethod
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
         """Return the checked arguments of a program, from a result of `read`."""
 
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> Any:
-        """Return its column's position in an encoder's batch, the argument `column` of `read`."""
+        """Return the column's position in an encoder's batches, the argument `column` of `read`."""
         return None
 
     def storages(self, rows_of: Callable[[str], int]) -> dict[str, dict[str, slice]]:
-        """Parameter name of each storage -> the rows of each table in it."""
+        """Return, for each storage's parameter name, the rows of each table in it."""
         return {f"{t}.weight": {t: slice(0, rows_of(t))} for t in self.tables}
 
     def rows_read(self, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """For each storage, the rows that the functions read."""
+        """Return, for each storage, the rows that a program reads, given its inputs."""
         if name not in inputs:
             return {}
         return {f"{table}.weight": _flat(inputs[name]) for table in self.tables}
 
     def table_of(self, name: str, column: str) -> str | None:
-        """Name of the parameter that is the table of a column, if it is this feature's."""
+        """Return the parameter name of a column's table, if this feature reads the column."""
         own = self.tables and column == column_of(name, self)
         return f"{self.tables[0]}.weight" if own else None
 
     def single_ids(self, name: str) -> list[str]:
-        """Names for which `Model.read` returns one id per row."""
+        """Return the feature names for which `Model.read` returns one id per row."""
         return []
 
 
 @dataclass(frozen=True)
 class Ids(Feature):
-    """One id of each row, or a fixed number of them.
+    """One id per row, or a fixed number of ids.
 
     Parameters
     ----------
     table : str or tuple of str
         The attributes of the model that hold the `Embedding` of these ids.
     count : int, optional
-        Makes it (B, count); only `Model.prepare` can produce these.
+        Ids per row; the input is (B, count), which only `Model.prepare` can produce.
     shared : bool
-        Makes it (count,), for all rows of a batch.
+        Whether all rows of a batch share the `count` ids; the input is then (count,).
     column : str, optional
-        Its column in the data; by default it has the feature's name.
+        Name of the column in the data; by default the feature's name.
 
     Notes
     -----
@@ -126,16 +126,16 @@ class Ids(Feature):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of the tables."""
+        """Return the names of the tables."""
         return _tuple(self.table)
 
     def specs(self, name: str, rows: int) -> Specs:
-        """Types of the arguments."""
+        """Return the types of the arguments."""
         shape = ["B"] * (not self.shared) + ([] if self.count is None else [self.count])
         return {name: nn.spec.Tensor(shape, index_dtype(rows))}
 
     def read(self, name: str, batch: Batch, column: int) -> np.ndarray:
-        """The ids of a batch, (B,) int64."""
+        """Return the column's ids, (B,) int64."""
         if isinstance(batch.ids, np.ndarray):
             return batch.ids[:, column]
         bags = batch.ids[column]
@@ -148,39 +148,39 @@ class Ids(Feature):
         return bags.ids
 
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> int:
-        """Number of its column."""
+        """Return the position of its column."""
         return _category(cls, self.tables[0], column_of(name, self), rows, encoder)
 
     def single_ids(self, name: str) -> list[str]:
-        """Its name."""
+        """Return its own name."""
         return [name]
 
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
-        """The arguments, checked."""
+        """Return the checked arguments."""
         ids = _integers(name, value)
         return {name: _placed(name, ids, rows, lambda at: at // (self.count or 1), place)}
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
-        """The value that the model's methods get."""
+        """Return the value that the model's methods get."""
         return tensors[name]
 
 
 @dataclass(frozen=True)
 class Sequence(Feature):
-    """The ids of a list column, in order, any number in each row.
+    """The ids of a list column in order, any number of them in a row.
 
     Parameters
     ----------
     table : str or tuple of str
         The attributes of the model that hold the `Embedding` of these ids.
     length : int, optional
-        Most ids of one row; the last ones are kept.
+        Maximum number of ids in a row; the last ones are kept.
     weighted : bool
-        Whether each id has a factor.
+        Whether each id has a weight.
     like : str, optional
-        A sequence with the same row lengths, so that layers may add the two.
+        Name of a sequence with the same row lengths, so that layers may add the two.
     column : str, optional
-        Its column in the data; by default it has the feature's name.
+        Name of the column in the data; by default the feature's name.
 
     Notes
     -----
@@ -195,11 +195,11 @@ class Sequence(Feature):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of the tables."""
+        """Return the names of the tables."""
         return _tuple(self.table)
 
     def specs(self, name: str, rows: int) -> Specs:
-        """Types of the arguments."""
+        """Return the types of the arguments."""
         tokens = f"N_{self.like or name}"
         specs = {name: nn.spec.Tensor([tokens], index_dtype(rows))}
         if self.like is None:
@@ -209,7 +209,7 @@ class Sequence(Feature):
         return specs
 
     def read(self, name: str, batch: Batch, column: int) -> Ragged:
-        """The bags of a batch."""
+        """Return the column's bags."""
         bags = bags_of(batch, column)
         if self.weighted != (bags.weights is not None):
             verb = "lacks" if self.weighted else "has"
@@ -220,11 +220,11 @@ class Sequence(Feature):
         return bags if self.length is None else bags.last(self.length)
 
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> int:
-        """Number of its column."""
+        """Return the position of its column."""
         return _category(cls, self.tables[0], column_of(name, self), rows, encoder)
 
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
-        """The arguments, checked."""
+        """Return the checked arguments."""
         value = _bags(name, value)
         ids = _integers(name, value.ids)
         arrays = {name: _placed(name, ids, rows, value.row_of, place)}
@@ -235,7 +235,7 @@ class Sequence(Feature):
         return arrays
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> RaggedTensor:
-        """The value that the model's methods get."""
+        """Return the value that the model's methods get."""
         ends, weights = tensors[f"{self.like or name}_ends"], tensors.get(f"{name}_weights")
         return RaggedTensor(tensors[name], ends, weights)
 
@@ -250,33 +250,33 @@ class Places(Feature):
     """
 
     def specs(self, name: str, rows: int) -> Specs:
-        """Types of the arguments."""
+        """Return the types of the arguments."""
         ends = {f"{name}_ends": nn.spec.Tensor(["B"], "int64")}
         return {name: nn.spec.Tensor([f"N_{name}"], "int64"), **ends}
 
     def read(self, name: str, batch: Batch, column: Any) -> Any:
-        """Refuse to read them."""
+        """Raise an error: no batch has places."""
         raise ConfigError(f"feature {name}: Places are for `prepared`, no batch has them")
 
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
-        """The arguments, checked."""
+        """Return the checked arguments."""
         places = _bags(name, value)
         ids = _integers(name, places.ids).astype(np.int64, copy=False)
         return {name: ids, f"{name}_ends": places.offsets[1:]}
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> RaggedTensor:
-        """The value that the model's methods get."""
+        """Return the value that the model's methods get."""
         return RaggedTensor(tensors[name], tensors[f"{name}_ends"])
 
 
 @dataclass(frozen=True)
 class Dense(Feature):
-    """Numbers of each row.
+    """A vector of floats for each row.
 
     Parameters
     ----------
     width : int
-        How many. With 0 the model gets a column of ones.
+        Number of floats; with 0 the model gets a column of ones.
     columns : tuple of str, optional
         The encoder's dense columns to read; by default all.
 
@@ -289,11 +289,11 @@ class Dense(Feature):
     columns: tuple[str, ...] | None = None
 
     def specs(self, name: str, rows: int) -> Specs:
-        """Types of the arguments."""
+        """Return the types of the arguments."""
         return {name: nn.spec.Tensor(["B", max(self.width, 1)], "float32")}
 
     def read(self, name: str, batch: Batch, column: Any) -> np.ndarray:
-        """The numbers of a batch."""
+        """Return the columns' floats."""
         if column is not None:
             return batch.dense[:, column]
         if batch.dense.shape[1] != self.width:
@@ -303,7 +303,7 @@ class Dense(Feature):
         return batch.dense
 
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> list[int] | None:
-        """Numbers of its columns; None for all of them."""
+        """Return the positions of its columns; None for all columns."""
         if self.columns is None:
             return None
         known = list(encoder.dense_columns)
@@ -315,7 +315,7 @@ class Dense(Feature):
         return [known.index(name) for name in self.columns]
 
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
-        """The arguments, checked."""
+        """Return the checked arguments."""
         array = np.asarray(value, np.float32)
         if array.ndim != 2 or array.shape[1] != self.width:
             raise DataError(
@@ -324,7 +324,7 @@ class Dense(Feature):
         return {name: array if self.width else np.ones((len(array), 1), np.float32)}
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
-        """The value that the model's methods get."""
+        """Return the value that the model's methods get."""
         return tensors[name]
 
 
@@ -353,12 +353,12 @@ def _tuple(table: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def require_alike(name: str, feature: Feature, values: Mapping[str, Any]) -> None:
-    """Refuse a sequence with row lengths unlike those of the sequence `like`.
+    """Refuse a sequence if its row lengths differ from the sequence `like`.
 
     Raises
     ------
     DataError
-        Names the first row that differs.
+        If row lengths differ; the message names the first such row.
     """
     like = feature.like if isinstance(feature, Sequence) else None
     if like is None or like not in values:
@@ -384,7 +384,7 @@ def _integers(name: str, value: Any) -> np.ndarray:
 
 
 def _placed(name: str, ids: np.ndarray, rows: int, row_of: Any, place: Place) -> Any:
-    """Return checked ids of a table, in the dtype that functions take."""
+    """Return checked ids of a table, in the dtype that programs take."""
     placed = place(name, ids, rows, index_dtype(rows))
     if placed is None:
         _check(name, ids.reshape(-1), rows, row_of)

@@ -23,9 +23,9 @@ class BilinearFusion(nn.Module):
     left, right : int
         Widths of a and b, multiples of `heads`.
     out : int
-        T, numbers of the result.
+        T, the width of the result.
     heads : int
-        H.
+        H, the number of heads.
     """
 
     def __init__(self, left: int, right: int, out: int, heads: int) -> None:
@@ -53,7 +53,7 @@ class BilinearFusion(nn.Module):
 
 
 class FinalMLP(FieldModel):
-    """FinalMLP: two MLPs over all fields, joined by a bilinear form of heads, see `BilinearFusion`.
+    """FinalMLP: two MLPs over all fields, joined by a bilinear form per head, see `BilinearFusion`.
 
     ``logit = w_1 a + w_2 b + c + sum_h a_h^T W_h b_h``, ``a = MLP_1(x)``, ``b = MLP_2(x)``,
     ``x = [v_1, ..., v_M]``. The paper's optional feature selection by gates is left out.
@@ -65,13 +65,13 @@ class FinalMLP(FieldModel):
     dim : int, or mapping from str to int
         Width of the vectors v, or widths by feature, as in `ClickModel`.
     hidden, hidden2 : sequence of int
-        Widths of the first and of the second MLP.
+        Layer widths of the first and of the second MLP.
     heads : int
-        H, which divides the last width of both.
+        H, the number of heads, which divides the last width of both MLPs.
     dropout : float
-        Rate of the dropout of both.
+        Dropout rate of both MLPs.
     batch_norm : bool
-        Whether they have batch norm.
+        Whether both MLPs have batch norm.
     **rest
         As in `ClickModel`.
 

@@ -13,7 +13,7 @@ from sparsetrain.models.field_model import FieldModel
 
 
 def fm_sum(vectors: nn.Tensor) -> nn.Tensor:
-    """Sum of the dot products of all pairs of fields, in M D operations.
+    """Sum the dot products of all pairs of fields, in O(M D) operations.
 
     ``sum_{i<j} <v_i, v_j> = (|sum_i v_i|^2 - sum_i |v_i|^2) / 2`` (Rendle 2010, lemma 3.1).
 

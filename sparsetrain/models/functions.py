@@ -63,7 +63,7 @@ def method_spec(model: Any, function: str) -> nn.spec.MethodSpec:
 def arguments_of(model: Any, function: str) -> list[str]:
     """Names of a function's arguments: features, labels and weights of rows.
 
-    An argument with a default may be of a feature that the model lacks.
+    An argument with a default may name a feature that the model lacks.
     """
     method = METHODS[function]
     if function == "loss" and not model.defines("loss"):
@@ -86,7 +86,7 @@ def arguments_of(model: Any, function: str) -> list[str]:
 
 
 def label_spec(model: Any) -> nn.spec.Tensor:
-    """Type of the labels: (B,), or (B, T) of several."""
+    """Return the type of the labels: (B,), or (B, T) if there are several."""
     count = len(model.all_labels)
     return nn.spec.Tensor(["B"] if count == 1 else ["B", count], "float32")
 
@@ -94,7 +94,7 @@ def label_spec(model: Any) -> nn.spec.Tensor:
 def in_training(
     model: Any, loss: Callable[..., Any], tensors: Mapping[str, nn.Tensor]
 ) -> nn.Tensor | tuple[nn.Tensor, ...]:
-    """The loss, with layers in training mode, followed by the new values of buffers."""
+    """Return the loss with layers in training mode, then the new values of buffers."""
     given = dict(tensors)
     with training(given.pop(KEY, None), given.pop(FIRST_ROW, None)) as mode:
         found = loss(**given)
@@ -133,7 +133,7 @@ def _check_result(model: Any, function: str, result: Any, values: Mapping[str, A
 
 
 def batch_extent(values: Mapping[str, Any]) -> tuple[str, Any]:
-    """Name of an argument with the batch as its first axis, and the length of that axis."""
+    """Return the name of an argument with the batch as first axis, and that axis's length."""
     name, value = next(iter(values.items()))
     if isinstance(value, RaggedTensor):
         return f"{name}.ends", value.ends.shape[0]

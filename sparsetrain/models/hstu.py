@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HSTU: the next item by attention without a softmax, with biases by position and time."""
+"""HSTU: next items, by attention without a softmax and with biases by position and time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BUCKET = 0.301  # width of a bucket of log(seconds), as in the authors' code
 class HSTU(SASRec):
     """Hierarchical sequential transduction units, trained like `SASRec`.
 
-    A block adds ``out(norm(A v) * u)`` to x, where ``u, v, q, k = silu(W norm(x))`` and, for
-    j <= i, ``A_ij = silu(q_i . k_j + p_ij + b_ij) / length``: p depends on the distance of the two
+    A block adds ``out(norm(A v) * u)`` to x, where ``u, v, q, k = silu(W norm(x))`` and, for j <=
+    i, ``A_ij = silu(q_i . k_j + p_ij + b_ij) / length``: p depends on the distance between the two
     items, b on the bucket of the logarithm of the seconds between them (Zhai et al. 2024,
     https://arxiv.org/abs/2402.17152).
 
@@ -37,7 +37,7 @@ class HSTU(SASRec):
         Whether to read each history item's age in seconds, as its weight, from the column
         ``history_age`` of splits of `Interactions`; otherwise b is 0.
     buckets : int
-        Buckets of seconds.
+        Number of buckets for the seconds between items.
     """
 
     kind = "hstu"
@@ -64,7 +64,7 @@ class HSTU(SASRec):
 
 
 class HSTUBlock(nn.Module):
-    """A block of `HSTU`; the weights of tokens are their ages."""
+    """A block of `HSTU`; a token's weight is its age in seconds."""
 
     def __init__(
         self, dim: int, heads: int, length: int, buckets: int | None, dropout: float
@@ -84,7 +84,7 @@ class HSTUBlock(nn.Module):
         return x.replace(x.values + self.out(x.replace(gated).map(self.dropout).values))
 
     def bias(self, x: RaggedTensor) -> nn.Tensor:
-        """A number for each token and distance, (N, length)."""
+        """Return a bias for each token and distance, (N, length)."""
         count, length = x.values.shape[0], self.places.rows
         places = nn.op.reshape(self.places.weight, (1, length))
         if self.times is None:

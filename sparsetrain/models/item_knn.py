@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ItemKNN: scores items by similarity to a history's items, from co-occurrence among users."""
+"""ItemKNN: item scores by similarity to a history's items, from co-occurrence among users."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _COLUMNS = 1024  # items that are compared with all items at a time
 
 
 class ItemKNN(ClosedForm):
-    """An item's score is the sum of its similarities to those history items among its k nearest.
+    """An item's score sums its similarities to the history's items among its k nearest items.
 
     The similarity is the cosine ``n_ij / (sqrt(n_i n_j) + shrink)`` of the sets of users that chose
-    them (Deshpande and Karypis 2004, https://doi.org/10.1145/963770.963776).
+    the two items (Deshpande and Karypis 2004, https://doi.org/10.1145/963770.963776).
 
     Parameters
     ----------
     rows : mapping from str to int
-        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+        Number of rows of each column's table, ``dict(zip(encoder.columns, encoder.rows))``.
     neighbours : int
-        k.
+        k, the number of nearest items.
     shrink : float
         Reduces similarities that are based on few users.
     user, item, history : str
@@ -53,7 +53,7 @@ class ItemKNN(ClosedForm):
         self.similarities = constant((rows[item], kept), "float32")
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
-        """Find the nearest items of each, some columns at a time."""
+        """Find the nearest items of each item, `_COLUMNS` items at a time."""
         x = chosen.astype(np.float32).tocsc()
         kept, norms = int(self.nearest.shape[1]), np.sqrt(np.diff(x.indptr))
         nearest = np.zeros((x.shape[1], kept), np.int32)

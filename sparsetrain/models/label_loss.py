@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss of all labels of a model, in TVM's operators.
 
-A model has a logit for each label; some kinds have several. Among several labels, NaN marks a label
-that a row lacks; its loss is 0.
+A model has one logit per label, or several for some kinds of labels. If a model has several labels,
+NaN marks a label that a row lacks, and its loss is 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _constant(values: Any) -> nn.Tensor:
     return nn.wrap_nested(relax.const(np.asarray(values, np.float32)), "constant")
 
 
-# The operators from which kinds of labels build their losses.
+# The operators from which each kind of label builds its loss.
 _OPERATORS = SimpleNamespace(
     **{name: found for name, found in vars(nn.op).items() if not name.startswith("_")},
     binary_cross_entropy=binary_cross_entropy,

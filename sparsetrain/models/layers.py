@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers: dropout and batch norm, which differ in training, and an MLP with either or both.
+"""Layers: dropout and batch norm, which act differently in training, and an MLP with both.
 
-They read `training_mode()`, which is on only while a loss is exported: `Dropout` gets its key
-there, and `BatchNorm` stores the new values of its running statistics.
+`training_mode()` is set only while a loss is exported: `Dropout` gets its key from it, and
+`BatchNorm` stores the new values of its running statistics in it.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class TrainingMode:
-    """One export of a loss.
+    """State shared by all layers during one export of a loss.
 
     Attributes
     ----------
     key, first_row : Tensor, optional
-        Inputs of dropout.
+        Inputs of the dropout layers, see `dropout_inputs`.
     layers : iterator of int
-        A number for each use of dropout.
+        Yields a new number for each use of dropout.
     updates : dict
-        Buffer, a parameter -> its value after the step.
+        Buffer (a parameter) -> its value after the step.
     """
 
     def __init__(self, key: nn.Tensor | None, first_row: nn.Tensor | None) -> None:
@@ -70,12 +70,12 @@ class TrainingMode:
         self.updates: dict[nn.Parameter, nn.Tensor] = {}
 
     def rows(self) -> relax.Expr:
-        """Number of the first row within the batch, (1,), or of each mapped token, (N,)."""
+        """Return the number of the batch's first row, (1,), or numbers of mapped tokens, (N,)."""
         assert self.first_row is not None
         tokens = mapped_tokens()
         if tokens is None:
             return self.first_row._expr
-        if id(tokens.ends) not in self._tokens:  # the key keeps its object alive
+        if id(tokens.ends) not in self._tokens:  # kept alive, so that its id stays its own
             self._tokens[id(tokens.ends)] = tokens.ends, tokens.numbers(self.first_row)._expr
         return self._tokens[id(tokens.ends)][1]
 
@@ -107,9 +107,9 @@ KEY, FIRST_ROW = "dropout_key", "dropout_first_row"  # inputs of the exported lo
 class Dropout(nn.Module):
     """Zero elements with probability `rate` while training, and divide the rest by ``1 - rate``.
 
-    The mask follows from the trainer's seed, the step and an element's place: it has the same bits
-    for any number of threads, after resuming, and for any number of parts of a batch. The first
-    axis is the batch's rows, or the tokens of a sequence in `RaggedTensor.map`.
+    The mask is a function of the trainer's seed, the step and an element's position: it has the
+    same bits for any number of threads, after resuming, and for any number of parts of a batch. The
+    first axis is the batch's rows, or the tokens of a sequence in `RaggedTensor.map`.
 
     Parameters
     ----------
@@ -166,12 +166,12 @@ class BatchNorm(nn.Module):
     """Normalize each of C columns, as `torch.nn.BatchNorm1d`: ``(x - m) / sqrt(v + eps) * g + b``.
 
     While training, m and v are mean and variance of the column in the batch, and a step moves the
-    running ones: ``running <- (1 - momentum) running + momentum batch's``, with a variance that
-    divides by n - 1. A skipped step does not change them. In scores, m and v are the running
-    statistics. If a batch is computed in parts, each part is normalized separately; the running
-    statistics move once, by the mean of the parts, weighted by rows. A single row has no variance:
-    a `Trainer` refuses parts of one row, except in an epoch's last batch, where they do not change
-    the statistics.
+    running statistics: ``running <- (1 - momentum) running + momentum batch``, where the batch's
+    variance divides by n - 1. A skipped step does not change them. When scoring, m and v are the
+    running statistics. If a batch is computed in parts, each part is normalized separately; the
+    running statistics move once, by the mean of the parts, weighted by rows. A single row has no
+    variance: a `Trainer` refuses parts of one row, except in an epoch's last batch, where they do
+    not change the statistics.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class BatchNorm(nn.Module):
     eps : float
         Added to the variance.
     momentum : float
-        Share of the batch in the running statistics.
+        Weight of the batch in the running statistics.
 
     Raises
     ------
@@ -202,7 +202,7 @@ class BatchNorm(nn.Module):
         self.eps, self.momentum = float(eps), float(momentum)
         self.weight, self.bias = nn.Parameter((width,)), nn.Parameter((width,))
         self.running_mean, self.running_var = buffer(width, 0.0), buffer(width, 1.0)
-        self.by_row = False  # whether each column has one number per row in all exports so far
+        self.by_row = False  # whether an export had one number per row and column
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         """(B, ..., C) -> (B, ..., C)."""
@@ -230,7 +230,7 @@ def _are_several(x: nn.Tensor) -> relax.Expr:
 
 
 def buffer(width: int, initial: float) -> nn.Parameter:
-    """Return a vector that gets new values from the loss, and no gradient."""
+    """Return a parameter that gets its new values from the loss instead of a gradient."""
     made = nn.Parameter((width,))
     made.attrs |= {"buffer": True, "initial": initial}
     return made
@@ -248,7 +248,7 @@ class MLP(nn.Module):
     dtype : str
         Dtype of weights and biases.
     dropout : float
-        Rate after each ReLU between two layers.
+        Dropout rate after each ReLU between two layers.
     batch_norm : bool
         Normalize before each ReLU between two layers, see `BatchNorm`.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LightGCN: embeddings of users and items, averaged over their neighbours in the graph of choices.
 
-A step multiplies both tables by the graph, so its cost depends on all choices, not on the batch:
-use large batches. The graph is learnt by `fit` and saved with the model.
+A step multiplies both tables by the graph, so its cost depends on the number of all choices, not on
+the batch size: use large batches. The graph is learnt by `fit` and saved with the model.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class LightGCN(RankingModel):
     Parameters
     ----------
     rows : mapping from str to int
-        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+        Number of rows of each column's table, ``dict(zip(encoder.columns, encoder.rows))``.
     interactions : int
         Largest number of user-item choices in the training data; the size of the graph's arrays.
     dim : int
         Width of embeddings.
     layers : int
-        Products with the graph.
+        Number of products with the graph.
     user : str
         Column of the user.
     item : str
@@ -95,7 +95,7 @@ class LightGCN(RankingModel):
         of_users, of_items = _inverse_root(self.user_ends), _inverse_root(self.item_ends)
         users, items = user, item
         for _ in range(self.layers):
-            # Both products read the layer before.
+            # Both products read the vectors of the previous layer.
             near, far = (item * of_items)._expr, (user * of_users)._expr
             user = nn.wrap_nested(csr_product(near, *by_user, *by_item), "users") * of_users
             item = nn.wrap_nested(csr_product(far, *by_item, *by_user), "items") * of_items
@@ -113,7 +113,7 @@ class LightGCN(RankingModel):
     def loss(
         self, user: nn.Tensor, item: nn.Tensor, negative: nn.Tensor | None = None
     ) -> nn.Tensor:
-        """The mean over rows."""
+        """Return the mean loss of the rows."""
         ids = [item] if negative is None else [item, negative]
         users, items = self.vectors()
         vectors = [nn.op.take(users, user, axis=0), *(nn.op.take(items, n, axis=0) for n in ids)]
@@ -122,7 +122,7 @@ class LightGCN(RankingModel):
 
 
 def _inverse_root(ends: nn.Parameter) -> nn.Tensor:
-    """``1 / sqrt(length)`` of each row, or 0 of an empty one, (R, 1)."""
+    """Return ``1 / sqrt(length)`` for each row, 0 for an empty row, (R, 1)."""
     rows = int(ends.shape[0])
     begins = nn.op.concat([nn.op.zeros((1,), "int64"), ends], dim=0)
     first = nn.wrap_nested(

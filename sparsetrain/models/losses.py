@@ -19,9 +19,9 @@ from sparsetrain.errors import ConfigError
 
 
 def mean(each: nn.Tensor, weights: nn.Tensor | None = None) -> nn.Tensor:
-    """Mean of all numbers, each times its weight, a () tensor; it is not divided by the weights.
+    """Return the sum of all numbers times their weights, divided by their count, a () tensor.
 
-    It is 0 without any, as in a batch of empty histories.
+    The result is 0 if there are no numbers, as in a batch of empty histories.
     """
     weighed = each if weights is None else each * weights
     count = _emit(op.sum(nn.op.ones(weighed.shape, weighed.dtype)._expr))
@@ -30,7 +30,7 @@ def mean(each: nn.Tensor, weights: nn.Tensor | None = None) -> nn.Tensor:
 
 
 def binary_cross_entropy(logits: nn.Tensor, labels: nn.Tensor | float) -> nn.Tensor:
-    """``log(1 + exp(z)) - z y`` of logits z and labels y in [0, 1], of one shape, or one label."""
+    """``log(1 + exp(z)) - z y`` for logits z and labels y in [0, 1], or one label for all."""
     if not isinstance(labels, nn.Tensor):
         label = _number(labels, logits)
         labels = nn.wrap_nested(op.full(logits.shape, label, logits.dtype), "labels")
@@ -74,7 +74,7 @@ def in_batch_softmax(
     ids : (B,) integers, optional
         Ids of the items; equal items of two rows are not each other's negatives.
     items_from : int
-        Smallest id of a negative; smaller ids are missing and rare values.
+        Smallest id of a negative; smaller ids stand for missing and rare values.
     """
     scores = nn.op.matmul(queries, nn.op.permute_dims(items, [1, 0]))  # (B, B)
     if log_q is not None:
@@ -106,8 +106,8 @@ def sampled_softmax(
     positive : (N,)
     negatives : (N, K)
     log_q, negative_log_q : of the same shapes, optional
-        Logarithms of their sampling probabilities, which are subtracted (Bengio and Senecal 2008,
-        https://doi.org/10.1109/TNN.2007.912312).
+        Logarithms of the sampling probabilities of both, subtracted from the scores (Bengio and
+        Senecal 2008, https://doi.org/10.1109/TNN.2007.912312).
     """
     if (log_q is None) != (negative_log_q is None):
         raise ConfigError("sampled_softmax: give log_q and negative_log_q, or neither")
@@ -154,7 +154,7 @@ def warp(positive: nn.Tensor, negatives: nn.Tensor, items: int) -> nn.Tensor:
     negatives : (N, K)
         Scores of negatives in the order in which they are tried.
     items : int
-        How many items there are.
+        Number of all items.
     """
     tries, most = int(negatives.shape[1]), max(items - 1, 1)
     sums = np.cumsum(1 / np.arange(1, most + 1))
@@ -171,7 +171,7 @@ def warp(positive: nn.Tensor, negatives: nn.Tensor, items: int) -> nn.Tensor:
 
 
 def squares_of_rows(*vectors: nn.Tensor) -> nn.Tensor:
-    """Half the sum of squares of tensors, divided by the B rows of the first: a () tensor.
+    """Half the sum of squares of tensors, divided by the number of rows of the first: a () tensor.
 
     Multiplied by a factor, it is the decay of the rows that a batch reads, as in LightGCN and
     RecBole (He et al. 2020, https://arxiv.org/abs/2002.02126, equation 15).
@@ -205,10 +205,10 @@ def full_softmax(hidden: nn.Tensor, table: nn.Tensor, items: nn.Tensor) -> nn.Te
 
 
 def tiled_softmax(hidden: nn.Tensor, table: nn.Tensor, items: nn.Tensor) -> nn.Tensor:
-    """As `full_softmax`, in tiles of rows of the table: for a million items, on a CPU.
+    """Compute `full_softmax` in tiles of the table's rows: for a million items, on a CPU.
 
-    The reverse pass recomputes the scores, a third more work. Besides the table's dense gradient,
-    it holds a few rows of width D for each position.
+    The reverse pass recomputes the scores, which is a third more work. Besides the table's dense
+    gradient, it holds a few rows of width D for each position.
     """
     found = _tiled_cross_entropy(hidden._expr, table._expr, items._expr)
     return nn.wrap_nested(found, "losses")

@@ -23,7 +23,7 @@ class MatrixFactorization(Model):
     Parameters
     ----------
     rows : mapping from str to int
-        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+        Number of rows of each column's table, ``dict(zip(encoder.columns, encoder.rows))``.
     dim : int
         Width of p and q.
     user : str
@@ -59,7 +59,7 @@ class MatrixFactorization(Model):
         self.labels = {rating: "real"}
 
     def forward(self, user: nn.Tensor, item: nn.Tensor) -> nn.Tensor:
-        """(B, 1) ratings."""
+        """Return predicted ratings, (B, 1)."""
         fit = nn.op.sum(self.user(user) * self.item(item), axis=-1, keepdims=True)
         return fit + self.user_bias(user) + self.item_bias(item) + self.mean
 
@@ -67,8 +67,9 @@ class MatrixFactorization(Model):
 class BPR(RankingModel):
     """An item's score is ``p_u . q_i``; by default the loss is ``-log s(p_u . (q_i - q_j))``.
 
-    Rendle et al. 2009, https://arxiv.org/abs/1205.2618. With ``loss="ccl"``, many negatives and
-    cosines it is the matrix factorization of SimpleX, https://arxiv.org/abs/2109.12613.
+    Rendle et al. 2009, https://arxiv.org/abs/1205.2618. With ``loss="ccl"``, which scores by
+    cosines, and many negatives, it is the matrix factorization of SimpleX,
+    https://arxiv.org/abs/2109.12613.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class BPR(RankingModel):
     def loss(
         self, user: nn.Tensor, item: nn.Tensor, negative: nn.Tensor | None = None
     ) -> nn.Tensor:
-        """The mean over rows."""
+        """Return the mean loss of the rows."""
         ids = [item] if negative is None else [item, negative]
         vectors = [self.user(user), *map(self.item, ids)]
         return self.with_decay(self.compared(ids, *vectors), *vectors)

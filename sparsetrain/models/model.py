@@ -49,17 +49,16 @@ class Model(nn.Module):
     """Base class of models trained by `Trainer`.
 
     A subclass constructs its layers, sets `features` (and further attributes below, if its data
-    need them), and defines some of
+    need them), and defines some of these methods:
 
     - ``forward(...) -> (B, S)``: a logit for each label, or C logits for a label of C classes.
-      `evaluate` and
-      `predict` run it, and the default `loss` is made of it;
+      `evaluate` and `predict` run it, and the default `loss` is computed from it;
     - ``loss(...) -> ()``: replaces the default loss. It may also take ``labels`` and
       ``row_weights``;
     - ``prepare(features, draws)``: features for the loss only, computed on the host, such as
       negatives and masks;
     - ``query(...) -> (B, D)`` and ``items() -> (V, D)``: for retrieval, where the score of an item
-      is the product of the two;
+      is the dot product of the two vectors;
     - ``learn(chosen)``: constants computed from all choices before the first step, such as counts
       or a graph;
     - ``score_items(features, params)``: for retrieval without vectors, on the host.
@@ -69,23 +68,23 @@ class Model(nn.Module):
     kind : str
         Name of the class in saved runs; by default the class's own name.
     features : mapping from str to Ids, Sequence or Dense
-        Features that are read from a row; keys are their columns.
+        Features that are read from a row, by name; by default the name is the column.
     prepared : mapping from str to Ids, Sequence or Dense
-        Features that `prepare` makes; one with the name of a feature replaces it in the loss.
+        Features that `prepare` makes; in the loss they replace features of the same name.
     labels : mapping from str to str, int or Label
         Name and kind of each of the T labels, as in a `Schema`.
     label_weights : mapping from str to float
-        Factors of the losses of labels in the default `loss`; by default 1.
+        Weight of each label's loss in the default `loss`; by default 1.
     row_weights : bool
-        Training batches have a weight for each row, which multiplies its loss.
+        Whether training batches have a weight for each row, which multiplies the row's loss.
     densify : sequence of str
-        Parameters with a dense gradient, such as ``"item.weight"`` of a table that the loss
-        multiplies by as a whole.
+        Parameters that get a dense gradient, such as ``"item.weight"`` if the loss multiplies by
+        the whole table.
     target, seen : str, optional
-        For retrieval: the feature of wanted items, and the feature of seen items, which are not
-        recommended.
+        For retrieval: the feature with the item to predict, and the feature with items seen before,
+        which are not recommended.
     training_rows : {"event", "user", "pair", "item"}
-        Content of a row of interactions; see `sparsetrain.data.Interactions.leave_one_out`.
+        Content of a training row; see `sparsetrain.data.Interactions.leave_one_out`.
 
     Examples
     --------
@@ -119,7 +118,7 @@ class Model(nn.Module):
     training_rows: TrainingRows = "event"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        # Not inherited: a subclass computes something different.
+        # `kind` is not inherited, since a subclass computes something different.
         if "kind" not in vars(cls):
             cls.kind = cls.__name__
         super().__init_subclass__(**kwargs)
@@ -139,7 +138,7 @@ class Model(nn.Module):
 
     @classmethod
     def for_encoder(cls, encoder: Encoder, **options: Any) -> Self:
-        """Return a model of an encoder's columns.
+        """Return a model for an encoder's columns.
 
         Parameters
         ----------
@@ -173,7 +172,7 @@ class Model(nn.Module):
         return {name: plain_value(value) for name, value in values.items()}
 
     def __reduce__(self) -> Any:
-        # A model holds no values, and pickling its TVM objects ends the process.
+        # A model holds no weights, and pickling its TVM objects would crash the process.
         return partial(type(self), **self.config()), ()
 
     def __repr__(self) -> str:
@@ -188,11 +187,11 @@ class Model(nn.Module):
     # --- Methods that a subclass may define ---------------------------------------------------
 
     def forward(self, *_: Any, **features: Any) -> nn.Tensor:
-        """Features -> (B, S) logits."""
+        """Map features to logits, (B, S)."""
         raise ConfigError(f"{type(self).__name__} has no forward, so it gives no scores")
 
     def loss(self, *labels: Any, **inputs: Any) -> nn.Tensor:
-        """Weighted sum of all labels' mean losses, a () tensor; rows are weighted too.
+        """Return the weighted sum of all labels' mean losses, a () tensor; rows are weighted too.
 
         A label's kind decides its loss, such as cross-entropy. Means are over all rows; with
         several labels, a missing label has loss 0. `labels` (B,) or (B, T), `row_weights` (B,) and
@@ -206,23 +205,23 @@ class Model(nn.Module):
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
         """Return the `prepared` features of a training batch, from the features that were read.
 
-        On the host: `Ids` are arrays (B,), a `Sequence` is a `sparsetrain.data.Ragged`. Take random
-        numbers from `draws`, so that a resumed run draws the same numbers.
+        It runs on the host: `Ids` are arrays (B,), a `Sequence` is a `sparsetrain.data.Ragged`.
+        Take random numbers from `draws`, so that a resumed run draws the same numbers.
         """
         return {}
 
     def prepare_scores(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return features that replace the ones read if no loss is computed."""
+        """Return features that replace those read from a batch, if no loss is computed."""
         return {}
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
-        """Return values of constant parameters, computed from users' choices in the rows of `fit`.
+        """Return values of constant parameters, computed from users' choices in `fit`'s rows.
 
         Parameters
         ----------
         chosen : csr_array (U, V) of bool, rows sorted
-            Indexed by ids of the features `user` and `target`; items of `seen` count as chosen.
-            Only real items count, no reserved ids.
+            Indexed by ids of the features `user` and `target`; items of `seen` also count as
+            chosen. Reserved ids are left out, since they are not items.
         """
         return {}
 
@@ -254,8 +253,8 @@ class Model(nn.Module):
         Raises
         ------
         ConfigError
-            If one is missing, its table has fewer rows than the encoder, or features that share a
-            table do not in the encoder.
+            If a column is missing, a table has fewer rows than the encoder's column, or features
+            that share a table do not share it in the encoder.
         """
         rows = {name: self.rows_of(feature) for name, feature in self.features.items()}
         self._columns = find_features(type(self).__name__, self.features, rows, encoder)
@@ -270,14 +269,14 @@ class Model(nn.Module):
         draws: Draws | None = None,
         function: str = "logits",
     ) -> dict[str, Any]:
-        """Convert a batch, after checks against this model, to arguments of its functions.
+        """Check a batch against this model, and convert it to arguments of its functions.
 
         Parameters
         ----------
         batch : Batch
         threads : bool
-            Whether a kernel may convert `Fields` on all threads, for the thread that runs the
-            functions; the results are then tensors. NumPy converts the remaining features as fast.
+            Whether a kernel may convert `Fields` on all threads; pass it only on the thread that
+            runs the functions. The results are then tensors. For other features, NumPy is as fast.
         room : callable, optional
             (name, shape, dtype) -> tensor: output memory of a kernel that runs on the calling
             thread alone, for arguments that are sent to a device. Arguments that no kernel writes
@@ -316,7 +315,7 @@ class Model(nn.Module):
 
     @cached_property
     def _placed(self) -> Fields | None:
-        """The `Fields` that one kernel can write; None if methods of the model read them first."""
+        """The `Fields` that a kernel can convert; None if methods of the model must read them."""
         return None if self.prepared or self.defines("prepare_scores") else self.all_fields
 
     def _features_of(self, function: str) -> list[str]:
@@ -329,7 +328,7 @@ class Model(nn.Module):
         return ColumnPlacing()
 
     def read(self, name: str, batch: Batch, *, whole: bool = False) -> Any:
-        """A feature of a batch, on the host: an array, or a `sparsetrain.data.Ragged`.
+        """Return a feature of a batch, on the host: an array, or a `sparsetrain.data.Ragged`.
 
         With `whole` a sequence is not cut to its `length`, and a row may have several ids.
         """
@@ -341,15 +340,15 @@ class Model(nn.Module):
         return feature.read(name, batch, place)
 
     def item_range(self) -> range:
-        """Range of item ids, from which negatives are drawn.
+        """Return the range of item ids, from which negatives are drawn.
 
-        It excludes ids of missing and rare values, and ids after the encoder's, such as a mask.
-        Without an encoder all rows of the table are items.
+        It excludes the ids of missing and rare values, and ids beyond the encoder's, such as a
+        mask. Without an encoder all rows of the table are items.
 
         Raises
         ------
         ConfigError
-            If no feature is the `target` or `seen`, or no value has a row of its own.
+            If neither `target` nor `seen` names a feature, or no item has a row of its own.
         """
         name, cls = self.target or self.seen, type(self).__name__
         if name is None:
@@ -366,11 +365,11 @@ class Model(nn.Module):
         return found
 
     def single_ids(self) -> list[str]:
-        """Names of the features with one id in each row, by which rows can be grouped."""
+        """Return the names of features with one id per row, by which rows can be grouped."""
         return [n for name, each in self.features.items() for n in each.single_ids(name)]
 
     def _place(self, name: str, batch: Batch) -> Any:
-        """Position of a feature in a batch; without an encoder, its position in `features`."""
+        """Return a feature's position in a batch: the encoder's, else its place in `features`."""
         if self._columns is not None:
             return self._columns[name]
         if not self.features[name].tables:
@@ -384,7 +383,7 @@ class Model(nn.Module):
         return ids.index(name)
 
     def _of_rows(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Arguments of the loss alone."""
+        """Return the arguments that only the loss takes: labels and weights of rows."""
         arrays = {}
         if batch.labels is not None and self.all_labels:
             arrays["labels"] = batch.labels
@@ -393,7 +392,7 @@ class Model(nn.Module):
         return arrays
 
     def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """For each table, the rows that the functions read, given the result of `inputs`."""
+        """Return the rows that functions read in each storage, given a result of `inputs`."""
         read: dict[str, list[Any]] = {}
         for name, feature in self._with_tables:
             for storage, ids in feature.rows_read(name, inputs).items():
@@ -416,7 +415,7 @@ class Model(nn.Module):
         return next(found, None)
 
     def rows_of(self, feature: Feature) -> int:
-        """Rows of the smallest of a feature's tables; 0 without any."""
+        """Return the number of rows of a feature's smallest table; 0 if it has no table."""
         return min(map(self._rows_of_table, feature.tables), default=0)
 
     def _rows_of_table(self, table: str) -> int:
@@ -435,7 +434,7 @@ class Model(nn.Module):
 
     @property
     def functions(self) -> list[str]:
-        """Names of the functions that `export` gives."""
+        """Names of the functions that `export` returns."""
         own = {name for name, method in exported.METHODS.items() if self.defines(method)}
         if "logits" in own and self.all_labels:
             own.add("loss")
@@ -452,7 +451,7 @@ class Model(nn.Module):
 
     @with_builder_lock
     def export(self) -> tvm.IRModule:
-        """A Relax module with the model's `functions` and a symbolic batch size."""
+        """Return a Relax module with the model's `functions` and a symbolic batch size."""
         functions = self.functions
         if "loss" not in functions and self.defines("score_items"):
             return tvm.IRModule()
@@ -466,27 +465,27 @@ class Model(nn.Module):
         return module
 
     def buffers(self) -> list[str]:
-        """Names of parameters that the loss updates, without gradients: see `BatchNorm`."""
+        """Return the names of parameters that the loss sets without gradients, see `BatchNorm`."""
         return [name for name, param in self.named_parameters() if param.attrs.get("buffer")]
 
     def constants(self) -> list[str]:
-        """Names of parameters that no step changes: see `constant`."""
+        """Return the names of parameters that no step changes, see `constant`."""
         return [name for name, param in self.named_parameters() if param.attrs.get("constant")]
 
     @property
     def has_dropout(self) -> bool:
-        """Whether the loss reads a key, see `Dropout`."""
+        """Whether the loss reads a random key, see `Dropout`."""
         return has_dropout(self)
 
     # --- Parameters ---------------------------------------------------------------------------
 
     def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
-        """Fresh parameters by name.
+        """Return newly initialized parameters by name.
 
-        Weights (out, in) of linear layers are normal with variance ``2 / (in + out)``, biases with
-        ``1 / out``; norms start as the identity, tables as in `Embedding`. A table in half
-        precision gets the float32 numbers, rounded to nearest. Without `fill` the memory is
-        uninitialised, for weights that are about to be loaded.
+        Weights (out, in) of linear layers are normal with variance ``2 / (in + out)``, biases have
+        variance ``1 / out``; norms start as the identity, tables as in `Embedding`. A table in half
+        precision gets the float32 numbers, rounded to nearest. Without `fill` the memory stays
+        uninitialized, for weights that are about to be loaded.
 
         Raises
         ------
@@ -500,15 +499,15 @@ class Model(nn.Module):
     def initialize_some(
         self, names: Iterable[str], seed: int, *, fill: bool = True
     ) -> dict[str, runtime.NDArray]:
-        """Fresh parameters with these names, the same as in `initialize`."""
+        """Return the parameters with these names, with the same numbers as in `initialize`."""
         return initial_params(self, names, require_int("seed", seed, 0), fill)
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
-        """How a table is drawn, and the name of its random numbers."""
+        """Return how a table is initialized, and the name of its random stream."""
         return draw_of(dict(named_modules(self)).get(table), shape), f"{table}.weight"
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
-        """Parameter name of each storage -> the rows of each table in it."""
+        """Return, for each storage's parameter name, the rows of each table in it."""
         found: dict[str, dict[str, slice]] = {}
         for feature in {**self.features, **self.prepared}.values():
             found |= feature.storages(self._rows_of_table)
@@ -520,7 +519,8 @@ class Model(nn.Module):
         Raises
         ------
         DataError
-            If it lacks labels or weights of rows, or has weights that the model would not read.
+            If the batch lacks labels or row weights, or has row weights that the model would not
+            read.
         """
         if self.all_labels:
             if batch.labels is None:
@@ -539,16 +539,16 @@ class Model(nn.Module):
 
     @property
     def shared_columns(self) -> dict[str, str]:
-        """Columns that share an earlier column's table -> that column."""
+        """Column -> the earlier column with which it shares a table."""
         return shared_columns(self.features)
 
     def table_of(self, column: str) -> str:
-        """Name of the parameter that is the table of a column."""
+        """Return the name of the parameter that holds a column's table."""
         found = (feature.table_of(n, column) for n, feature in self.features.items())
         return next(filter(None, found), f"{column}.weight")
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
-        """The model's parameters by their names in exported functions."""
+        """Yield the parameters with their names in exported functions."""
         return super().named_parameters(prefix)
 
 

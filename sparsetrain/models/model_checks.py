@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a model before training: its class, its saved form, its parameters, its encoder."""
+"""Checks of a model before training: its class, saved form, parameters and encoder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 def model_for(
     model: Any, encoder: Encoder | None, options: Mapping[str, Any], others: Sequence[str]
 ) -> Any:
-    """Return a model; a class, or a name in `MODELS`, is constructed for an encoder.
+    """Return `model`; if it is a class or a name in `MODELS`, construct it for the encoder.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def model_for(
     options : mapping
         Further arguments of the class.
     others : sequence of str
-        Further names to suggest for an unknown option.
+        Names, besides options, to suggest for an unknown option.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def model_for(
             hint = hint or "; options of a model go with its class or name, or to its constructor"
             raise ConfigError(f"Trainer has no argument {name!r}{hint}")
     if not is_class:
-        return made  # which `require_model` looks at
+        return made  # which `require_model` checks
     if encoder is None:
         raise ConfigError(
             f"model is the class {made.__name__}, made for an encoder: add encoder=..., or make "
@@ -77,7 +77,7 @@ def require_model(model: Any) -> None:
     Raises
     ------
     ConfigError
-        If it is not, or has the kind of a different class.
+        If it is not a constructed `Model`, or has the kind of a different class.
     """
     if isinstance(model, type):
         raise ConfigError(f"model is the class {model.__name__}; make one: {model.__name__}(rows)")
@@ -114,24 +114,24 @@ def config_of(model: Model) -> dict[str, Any]:
 
 
 def table_format_of(model: Any) -> TableFormat:
-    """How a model's tables are stored.
+    """Return the format in which a model's tables are stored.
 
     Raises
     ------
     ConfigError
-        If it is not a model; the message names the missing part.
+        If `model` is not a `Model`; the message says how to make one.
     """
     require_model(model)
     return format_of(str(config_of(model).get("table_dtype", "float32")))
 
 
 def require_loadable(model: Model) -> None:
-    """Refuse a model that its class and its config, written as JSON, would not make again.
+    """Refuse a model that its class cannot make again from its config, stored as JSON.
 
     Raises
     ------
     ConfigError
-        Names the argument that is missing from the config, or that differs.
+        If an argument is missing from the config or differs; the message names it.
     """
     cls, config = type(model), config_of(model)
     arguments = signature(cls).parameters.values()
@@ -151,13 +151,12 @@ def require_loadable(model: Model) -> None:
 
 
 def export_checked(model: Model) -> tvm.IRModule:
-    """Return the module that `export` gives, if it can be trained and scores rows one by one.
+    """Export a model, and refuse a module that would score a row by its whole batch.
 
     Raises
     ------
     ConfigError
-        With the first name of an argument that occurs twice, or for batch norm by the statistics of
-        the batch.
+        If a function uses batch norm with the statistics of the batch, or `export` fails.
     """
     module = with_builder_lock(model.export)()
     for function in model.functions:
@@ -178,7 +177,7 @@ def _require_no_batch_statistics(cls: type, function: relax.Function) -> None:
 
 
 def norm_of_rows(model: Model) -> str | None:
-    """Return the name of a batch norm over the rows of a batch; None if an export has none."""
+    """Return the name of the first `BatchNorm` over the rows of a batch, or None."""
     norms = ((name, layer) for name, layer in named_modules(model) if isinstance(layer, BatchNorm))
     return next((name for name, layer in norms if layer.by_row), None)
 
@@ -189,7 +188,7 @@ def require_several_rows(norm: str | None, rows: int, parts: int) -> None:
     Raises
     ------
     ConfigError
-        Names the layer `norm`; `rows` is the number of rows of the batch.
+        If a batch of `rows` rows leaves a part with one row; the message names the layer `norm`.
     """
     if norm is not None and rows // parts < 2:
         cut = f" in {parts} parts (accumulate, or ranks)" if parts > 1 else ""
@@ -200,12 +199,12 @@ def require_several_rows(norm: str | None, rows: int, parts: int) -> None:
 
 
 def initialize_checked(model: Model, seed: int, fill: bool) -> dict[str, runtime.NDArray]:
-    """Return the parameters that `initialize` gives, as tensors, if they are the model's.
+    """Run `initialize`; return its arrays as tensors if they fit the model's parameters.
 
     Raises
     ------
     ConfigError
-        With the first name, shape or dtype that differs.
+        If a name, a shape or a dtype differs; the message names the first such parameter.
     """
     name = type(model).__name__
     arrays = model.initialize(seed, fill=fill)
@@ -222,12 +221,12 @@ def initialize_checked(model: Model, seed: int, fill: bool) -> dict[str, runtime
 
 
 def check_labels_of(model: Model, encoder: Encoder | None) -> None:
-    """Refuse a model with labels unlike its encoder's; the name of a single label is ignored.
+    """Refuse a model if its labels differ from its encoder's; a single label may be renamed.
 
     Raises
     ------
     ConfigError
-        With both.
+        If the labels differ; the message lists both.
     """
     if encoder is None or not model.all_labels:
         return
@@ -295,7 +294,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _shapes(model: Model) -> dict[str, str]:
-    """Dtype and shape of each parameter."""
+    """Return the dtype and shape of each parameter."""
     return {name: _shape(param) for name, param in model.named_parameters()}
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numeric embeddings: a learnt vector for each number of a row, by three papers.
+"""Numeric embeddings: a learnt vector for each number of a row, as in three papers.
 
-Each computes T features of a number, which the number's own matrix maps to D numbers: ``e_i =
-f_i(x_i) W_i + b_i``. A missing number has a learnt vector instead. Cost: N T (D + 1)
-multiplications per row.
+Each module computes T features of each number x_i, and the number's own matrix W_i maps them to D
+numbers: ``e_i = f_i(x_i) W_i + b_i``. A missing number has a learnt vector instead. Cost: N T (D +
+1) multiplications per row.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sparsetrain.models.initialize import constant
 
 
 class NumberEmbedding(nn.Module, ABC):
-    """Base of numeric embeddings; a subclass has `features`.
+    """Base class of numeric embeddings; a subclass defines `features`.
 
     Parameters
     ----------
     bins : sequence of N sequences of float
         Boundaries for `PiecewiseLinear` and `Binned`; other encodings use only N.
     width : int
-        T.
+        T, the number of features of a number.
     dim : int
-        D.
+        D, the width of a vector.
     missing_flags : bool
-        Whether the N numbers are followed by N inputs that are 1 if the number is missing, else 0.
+        Whether N further inputs follow the N numbers: 1 if a number is missing, else 0.
     deviation : float
         Standard deviation of initial weights and vectors.
     """
@@ -58,7 +58,7 @@ class NumberEmbedding(nn.Module, ABC):
 
     @property
     def inputs(self) -> int:
-        """Number of dense inputs that it reads, from the first on."""
+        """Number of dense inputs that the module reads, starting with the first."""
         return self.count * (1 + self.missing_flags)
 
     @abstractmethod
@@ -91,7 +91,7 @@ class PiecewiseLinear(NumberEmbedding):
     Gorishniy et al. 2022, equation 1, https://arxiv.org/abs/2203.05556
     """
 
-    of_bin = 1  # features
+    of_bin = 1  # features per bin
 
     def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
         width = max((len(each) for each in bins), default=0) + 1
@@ -108,9 +108,9 @@ class PiecewiseLinear(NumberEmbedding):
 class Binned(PiecewiseLinear):
     """Piecewise linear encoding plus a one-hot encoding of the bin: lines with jumps between bins.
 
-    So it has both the table rows of a category column of bins, and slopes within bins. The shares
-    are divided by the square root of the number of bins: all shares below x are 1, and updates of
-    all their weights would otherwise dominate the one-hot part.
+    It thus combines one vector per bin, as for a category column, with slopes within bins. The
+    shares are divided by the square root of the number of bins: the shares of all bins below x are
+    1, and updates of their weights would otherwise dominate the one-hot part.
     """
 
     of_bin = 2
@@ -132,17 +132,17 @@ class Binned(PiecewiseLinear):
 
 
 class Periodic(NumberEmbedding):
-    """Periodic features: ``f(x) = [sin(2 pi c x), cos(2 pi c x)]`` of learnt frequencies c.
+    """Periodic features: ``f(x) = [sin(2 pi c x), cos(2 pi c x)]`` with learnt frequencies c.
 
-    The paper's variant PL: no ReLU follows the linear map.
+    This is the paper's variant PL: no ReLU follows the linear map.
 
     References
     ----------
     Gorishniy et al. 2022, equation 2, https://arxiv.org/abs/2203.05556
     """
 
-    frequencies = 16  # of a number
-    sigma = 0.1  # deviation of the initial frequencies
+    frequencies = 16  # per number
+    sigma = 0.1  # standard deviation of the initial frequencies
 
     def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
         super().__init__(bins, 2 * self.frequencies, *rest)
@@ -199,7 +199,8 @@ def number_embedding(
     Raises
     ------
     ConfigError
-        If there are no numbers, or no boundaries for piecewise linear encoding.
+        If `numbers` is unknown, there are too few dense inputs, or boundaries are missing for
+        piecewise linear encoding.
     """
     kind, flags, inputs = config["numbers"], config["missing_flags"], config["num_dense"]
     if kind == "scaled":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pop: items by the number of users who chose them, the same for everybody."""
+"""Pop: items ranked by the number of users who chose them, the same for every user."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
 
 
 class Pop(ClosedForm):
-    """An item's score is how many users chose it.
+    """An item's score is the number of users who chose it.
 
     Parameters
     ----------
     rows : mapping from str to int
-        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+        Number of rows of each column's table, ``dict(zip(encoder.columns, encoder.rows))``.
     user, item, history : str
         Columns of the user, of the chosen item and of the items chosen before.
     """
@@ -39,9 +39,9 @@ class Pop(ClosedForm):
         self.counts = constant((rows[item],), "float32")
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
-        """Count."""
+        """Count the users who chose each item."""
         return {"counts": np.bincount(chosen.indices, minlength=chosen.shape[1])}
 
     def score_history(self, history: csr_array, params: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The counts, for each row."""
+        """Return the same counts for each row."""
         return np.tile(params["counts"], (history.shape[0], 1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projection of vectors of several widths to one width, for models that multiply them.
+"""Projection of vectors of several widths to one width, for models that multiply vectors.
 
 Mixed dimension embeddings: rare features have narrow tables, and a matrix maps each narrow width to
 the widest (Ginart et al. 2019, https://arxiv.org/abs/1909.11810). Cost: w D multiplications for
@@ -21,13 +21,13 @@ class Projections(nn.Module):
     Parameters
     ----------
     features : sequence of sequences of int
-        Positions of the features of each width.
+        Groups of features with equal width, by their positions.
     widths : sequence of int
-        Those widths.
+        Width of each group of features.
     common : int
-        D.
+        D, the common width.
     weights : int
-        Number of first-order weights before each vector, which are unchanged.
+        Number of first-order weights before each vector, which are not projected.
     """
 
     def __init__(

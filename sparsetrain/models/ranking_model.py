@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RankingModel`: base of models that learn to rank chosen items first, by any loss.
+"""`RankingModel`: base of models that learn to rank chosen items first, with a choice of losses.
 
 The loss, the number of negatives and their distribution are options of every such model. A subclass
-computes vectors; scores are their products, or for ``loss="ccl"`` their cosines. Items that a user
-chose in the rows of `fit` are not drawn for that user, except as negatives that a whole batch
-shares.
+computes vectors; a score is a dot product, or for ``loss="ccl"`` a cosine. An item that a user
+chose in the rows of `fit` is drawn again, at most twice, if it is that user's negative; negatives
+shared by a batch are not checked.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array
 
 Loss = Literal["bpr", "softmax", "ccl", "warp", "in_batch"]
-HISTORY = "history"  # read if the data have this column
+HISTORY = "history"  # column that is read if the data have it
 
 
 class _Scores(NamedTuple):
-    """Scores of a batch: (B,) of chosen items, (B, K) of negatives, corrected for the draws."""
+    """Scores of a batch: (B,) of chosen items, (B, K) of negatives; corrections for the draws."""
 
     positive: nn.Tensor
     negatives: nn.Tensor
@@ -46,7 +46,7 @@ def _bpr(model: RankingModel, scores: _Scores) -> nn.Tensor:
     return each if model.negatives == 1 else nn.op.sum(each, axis=1) / float(model.negatives)
 
 
-# Name -> (model, scores) -> losses of the rows.
+# Name of a loss -> function of (model, scores) that returns the losses of the rows.
 _LOSSES: dict[str, Callable[[Any, _Scores], nn.Tensor]] = {
     "bpr": _bpr,
     "softmax": lambda model, s: losses.sampled_softmax(s.positive, s.negatives, *s.corrections),
@@ -63,17 +63,18 @@ class RankingModel(Model):
     Parameters
     ----------
     loss : {"bpr", "softmax", "ccl", "warp", "in_batch"}
-        Pairs (Rendle et al. 2009), a softmax over the item and the negatives, the cosine
-        contrastive loss (Mao et al. 2021), approximate ranks (Weston et al. 2011), or a softmax
-        over the items of the batch, which needs no negatives.
+        Pairwise loss (Rendle et al. 2009), a softmax over the item and the negatives, the cosine
+        contrastive loss (Mao et al. 2021), the WARP loss on approximate ranks (Weston et al. 2011),
+        or a softmax over the items of the batch, which needs no negatives.
     negatives : int
-        Drawn for each row.
+        Number of negatives drawn for each row.
     shared : bool
-        Whether all rows of a batch share their negatives, which makes many negatives cheap.
+        Whether all rows of a batch share the same negatives, which makes many negatives cheap.
     popularity : float
-        An item's probability is its count to this power; 0: uniform. The softmax corrects for it.
+        Items are drawn with probability proportional to their count to this power; 0 is uniform.
+        The softmax corrects for it.
     decay : float
-        Factor of `losses.squares_of_rows` of the rows that a batch reads.
+        Factor of `losses.squares_of_rows`, applied to the rows that a batch reads.
     margin : float
         For "ccl": negatives with a cosine below it do not contribute.
     negative_weight : int
@@ -119,7 +120,7 @@ class RankingModel(Model):
         history: str | None,
         deviation: float,
     ) -> None:
-        """Make tables of users and items; read both, and the history if there is one."""
+        """Make the tables of users and items, and declare both and any history as features."""
         require_rows(type(self).__name__, rows, user, item)
         self.user, self.item = (Embedding(rows[c], dim, deviation=deviation) for c in (user, item))
         self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
@@ -128,7 +129,7 @@ class RankingModel(Model):
             self.seen = "history"
 
     def _table_of_chances(self, items: int) -> None:
-        """Allocate the logarithms of the items' probabilities, if the loss needs them."""
+        """Add a constant with the logarithms of the items' probabilities, if the loss needs it."""
         if self.popularity and self.loss_name == "softmax":
             self.log_chances = constant((items,), "float32")
 
@@ -136,7 +137,7 @@ class RankingModel(Model):
 
     @property
     def learns(self) -> bool:
-        """See `Model`; unused if the batch's own items are the negatives."""
+        """As in `Model`; False if the negatives are the batch's own items."""
         return bool(self.prepared or self.constants())
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
@@ -157,7 +158,7 @@ class RankingModel(Model):
         return {"log_chances": logs.astype(np.float32)} if hasattr(self, "log_chances") else {}
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """The negatives; one that the row's user has chosen is drawn again, at most twice."""
+        """Draw the negatives; redraw one that the row's user has chosen, at most twice."""
         if "negative" not in self.prepared:
             return {}
         item = features["item"]
@@ -179,7 +180,7 @@ class RankingModel(Model):
         return draws.integers(name, ids.stop, like, ids.start)
 
     def _known(self, features: Mapping[str, Any]) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return a function that tests ids (B, ...): whether the row's user chose them."""
+        """Return a function that tests, for ids (B, ...), whether the row's user chose them."""
         items, history = self.rows_of(self.features["item"]), features.get("history")
         if len(self._pairs):
             pairs, owner = self._pairs, features["user"]
@@ -204,9 +205,9 @@ class RankingModel(Model):
         item: nn.Tensor,
         negative: nn.Tensor | None = None,
     ) -> nn.Tensor:
-        """The loss of vectors of queries (B, D), of chosen items (B, D) and of negatives.
+        """Return the loss for vectors of queries (B, D), chosen items (B, D) and negatives.
 
-        `ids` are the ids of the items, then of the negatives if there are any.
+        `ids` are the chosen items' ids, then the negatives' ids if there are any.
         """
         query, item = self.scored(query), self.scored(item)
         if negative is None:
@@ -223,11 +224,11 @@ class RankingModel(Model):
         return losses.mean(_LOSSES[self.loss_name](self, scores))
 
     def with_decay(self, loss: nn.Tensor, *vectors: nn.Tensor) -> nn.Tensor:
-        """The loss and the decay of these rows of tables, the first of them (B, D)."""
+        """Return the loss plus the decay of these table rows; the first tensor is (B, D)."""
         return loss + losses.squares_of_rows(*vectors) * self.decay if self.decay else loss
 
     def scored(self, vectors: nn.Tensor) -> nn.Tensor:
-        """Vectors (..., D) to be multiplied for scores; normalized for cosines."""
+        """Return vectors (..., D) ready to be multiplied for scores: normalized for cosines."""
         if self.loss_name != "ccl":
             return vectors
         squares = nn.op.sum(vectors * vectors, axis=-1, keepdims=True)
@@ -236,7 +237,7 @@ class RankingModel(Model):
         return vectors / nn.wrap_nested(root, "length")
 
     def _corrections(self, rows: Any, *ids: nn.Tensor) -> Any:
-        """Logarithms of the sampling probabilities of items and negatives, for the softmax."""
+        """Return log sampling probabilities of items and negatives, if the softmax needs them."""
         if not hasattr(self, "log_chances"):
             return ()
         table = self.log_chances._expr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SASRec: the next item by causal attention over a history."""
+"""SASRec: next-item prediction by causal attention over a history."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from sparsetrain.models.model import Model
 
 
 class SASRec(Model):
-    """Self-attentive sequential recommendation: an item's score is its product with a history's x.
+    """Self-attentive sequential recommendation: scores are products of history and item vectors.
 
-    Each position of a history predicts the next item, its positive, against a drawn negative:
+    The vector x at each position predicts the next item, its positive, against a drawn negative:
     ``-log s(x . positive) - log(1 - s(x . negative))`` (Kang and McAuley 2018,
-    https://arxiv.org/abs/1808.09781). Positions count from the last item, and norms precede
-    attention and feed-forward layers.
+    https://arxiv.org/abs/1808.09781). Positions count from the last item, and a norm precedes each
+    attention and feed-forward layer.
 
     Parameters
     ----------
     rows : mapping from str to int
-        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+        Number of rows of each column's table, ``dict(zip(encoder.columns, encoder.rows))``.
     dim : int
-        Width of an item.
+        Width of an item's vector.
     blocks : int
         Number of transformer blocks.
     heads : int
         Attention heads of each block.
     length : int
-        Most items of a history; the last ones are kept.
+        Maximum number of items in a history; the last ones are kept.
     dropout : float
-        Rate of the dropout of the input, of the weights of attention and in feed-forward layers.
+        Dropout rate of the input, of the attention weights and inside feed-forward layers.
     history : str
-        Column of the items so far, in order; it shares the table of `item`.
+        Column of the items chosen before, in order; it shares the table of `item`.
     item : str
         Column of the next item.
     """
@@ -78,7 +78,7 @@ class SASRec(Model):
         }
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """Each item's successor, and a negative that is not in the row."""
+        """Return each item's successor, and a negative, redrawn at most twice if in the row."""
         whole = features["history"].append(features["item"])
         wanted = whole.without_first()
         negative = unseen(draws, whole, wanted, self.item_range())
@@ -96,7 +96,7 @@ class SASRec(Model):
         return x.map(self.norm)
 
     def query(self, history: RaggedTensor) -> nn.Tensor:
-        """The vector of a history, (B, D)."""
+        """Return the vector of each history, (B, D)."""
         return self.encode(history).last()
 
     def items(self) -> nn.Tensor:
@@ -106,7 +106,7 @@ class SASRec(Model):
     def loss(
         self, history: RaggedTensor, wanted: RaggedTensor, negative: RaggedTensor
     ) -> nn.Tensor:
-        """The mean over all items of histories."""
+        """Return the mean loss over all items of the histories."""
         x = self.encode(history).values
         scores = [nn.op.sum(x * self.item(ids.values), axis=-1) for ids in (wanted, negative)]
         yes, no = map(losses.binary_cross_entropy, scores, (1.0, 0.0))
@@ -114,7 +114,7 @@ class SASRec(Model):
 
 
 def transformer(blocks: int, dim: int, heads: int, dropout: float, **options: Any) -> nn.ModuleList:
-    """Blocks with feed-forward layers as wide as the tokens."""
+    """Return transformer blocks with feed-forward layers as wide as the tokens."""
     layers = range(blocks)
     return nn.ModuleList(
         [TransformerBlock(dim, heads, hidden=dim, dropout=dropout, **options) for _ in layers]
@@ -122,7 +122,7 @@ def transformer(blocks: int, dim: int, heads: int, dropout: float, **options: An
 
 
 def unseen(draws: Draws, seen: Ragged, like: Ragged, ids: range) -> Ragged:
-    """Draw one of `ids` for each token of `like` that is not among those seen in its row.
+    """Draw one of `ids` for each token of `like`, preferably one not seen in its row.
 
     A seen item is drawn again, at most twice.
     """

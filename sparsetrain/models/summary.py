@@ -28,7 +28,7 @@ def as_text(model: Any) -> str:
 
 
 def as_html(model: Any) -> str:
-    """Return a summary as a notebook shows it."""
+    """Return a summary in HTML, for a notebook."""
     return f"<b>{escape(title_of(model))}</b>\n{table(_lines(model), _HEAD)}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two towers: a user's vector and an item's, with their product as the score."""
+"""Two towers: one for users, one for items; the dot product of their vectors is the score."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
 
 
 class TwoTowers(RankingModel):
-    """Towers over a user's id and recent items, and over an item.
+    """A tower for a user's id and recent items, and a tower for items.
 
-    By default negatives are the batch's items: the loss of a row is the cross-entropy of its item
-    in the softmax over the scores of all items of the batch (Yi et al. 2019,
-    https://doi.org/10.1145/3298689.3346996). Items of other rows that are equal, missing or rare
-    are not negatives.
+    By default the batch's items are the negatives: a row's loss is the cross-entropy of its item in
+    the softmax over the scores of all items of the batch (Yi et al. 2019,
+    https://doi.org/10.1145/3298689.3346996). An item of another row is no negative if it equals the
+    row's item, is missing or is rare.
 
     Parameters
     ----------
     rows : mapping from str to int
-        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+        Number of rows of each column's table, ``dict(zip(encoder.columns, encoder.rows))``.
     dim : int
-        Width of embeddings and of the towers' results.
+        Width of embeddings and of the towers' outputs.
     hidden : sequence of int
         Hidden widths of both towers.
     user : str
@@ -44,7 +44,7 @@ class TwoTowers(RankingModel):
     item : str
         Column of the next item.
     history_of : {"rows", "users"}
-        Source of a training row's history: the row itself, or all further items that its user chose
+        Source of a training row's history: the row itself, or all other items that its user chose
         in the rows of `fit`, for data without an order. With "users", store rows without a history
         (``each="item"``), since each user's items are kept once anyway.
     loss
@@ -91,7 +91,7 @@ class TwoTowers(RankingModel):
         return super().learn(chosen)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """Negatives, and histories if ``history_of="users"``."""
+        """Return negatives, and histories if ``history_of="users"``."""
         made = super().prepare(features, draws)
         if self.history_of == "rows":
             return made
@@ -116,7 +116,7 @@ class TwoTowers(RankingModel):
         item: nn.Tensor,
         negative: nn.Tensor | None = None,
     ) -> nn.Tensor:
-        """The mean over rows."""
+        """Return the mean loss of the rows."""
         ids = [item] if negative is None else [item, nn.op.reshape(negative, (-1,))]
         rows = [self.item(each) for each in ids]
         loss = self.compared(ids, self.query(user, history), *map(self.of_item, rows))

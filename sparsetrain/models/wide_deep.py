@@ -11,7 +11,7 @@ from sparsetrain.models.field_model import DeepModel
 class WideDeep(DeepModel):
     """Wide & Deep: ``logit = b + sum_i w_i + MLP([v_1, ..., v_M])``.
 
-    It is constructed as `DeepModel`.
+    It takes the same arguments as `DeepModel`.
 
     References
     ----------

@@ -15,18 +15,18 @@ from sparsetrain.system.argument_checks import require_int
 
 
 class CIN(nn.Module):
-    """Compressed interaction network: feature maps of products of fields, column by column.
+    """Compressed interaction network: feature maps from products of fields, column by column.
 
     ``x^k_{h,d} = sum_{i,j} W^k_{h,ij} x^{k-1}_{i,d} x^0_{j,d}`` for ``h < H_k``; the result is
-    ``sum_d x^k_{h,d}`` of all layers k >= 1, concatenated. A layer is one product of matrices (B D,
-    H_{k-1} M) and (H_{k-1} M, H_k).
+    ``sum_d x^k_{h,d}`` of all layers k >= 1, concatenated. A layer multiplies a matrix (B D,
+    H_{k-1} M) by a matrix (H_{k-1} M, H_k).
 
     Parameters
     ----------
     fields : int
-        M.
+        M, the number of fields.
     maps : sequence of int
-        H_1, H_2, ...
+        H_1, H_2, ..., the number of feature maps of each layer.
     """
 
     def __init__(self, fields: int, maps: Sequence[int]) -> None:
@@ -58,7 +58,7 @@ class XDeepFM(DeepModel):
     rows, dim
         As in `DeepModel`.
     cin : sequence of int
-        Feature maps of the layers of the compressed interaction network, see `CIN`.
+        Number of feature maps in each layer of the compressed interaction network, see `CIN`.
     **rest
         As in `DeepModel`.
 

@@ -3,7 +3,7 @@
 
 - `group`: the argument of a `Trainer`; `comm` and its engines `mpi_comm`, `torch_comm`
 - `sharding_plan`, `shards`: rows of each rank; `exchange`: rows and gradients between ranks
-- `cut`: a program without its tables; `sharded_step`, `sums`: the step
+- `cut`: programs that read received rows; `sharded_step`, `sums`: the step
 - `shared_rows`: the rows that each rank reads
 - `ranks`: a trainer's interface to its ranks; `saving`, `run`: checkpoints of all ranks
 """

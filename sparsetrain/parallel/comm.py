@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Comm`: communication between processes, made of one primitive that moves arrays.
+"""`Comm`: communication between processes, built on one primitive that moves arrays.
 
-An engine implements `transfer`, which waits with a deadline, and `tell`, which interrupts waiting
-ranks. This class builds the collectives from direct messages; sums follow one binary tree over the
-ranks. All ranks call the same methods in the same order.
+An engine implements `transfer`, which waits until a deadline, and `tell`, which interrupts waiting
+ranks. This class builds the collectives from direct messages; all sums follow the same binary tree
+over the ranks. All ranks call the same methods in the same order.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sparsetrain.errors import ParallelError, first_line
 Message = tuple[int, np.ndarray]  # a rank, and a contiguous array to send to it or receive into
 Item = TypeVar("Item")
 OTHERS_SILENT = "a process of the job hangs, or cannot be reached"
-GRACE = 1.0  # seconds that a rank waits for the rest after a failure
+GRACE = 1.0  # seconds that a rank waits for the other ranks after a failure
 
 
 class Comm:
-    """The processes of one job; this process is rank `rank`. A single one needs no engine.
+    """The processes of one job; this process is rank `rank`. A single process needs no engine.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Comm:
     sent : int
         Bytes sent so far.
     traffic : dict
-        Purpose -> [messages, seconds, 0, bytes sent] since it was last cleared.
+        Purpose of messages -> [messages, seconds, 0, bytes sent], since it was last cleared.
     """
 
     rank, size, sent = 0, 1, 0
@@ -52,7 +52,7 @@ class Comm:
 
     @cached_property
     def traffic(self) -> dict[str, list[Any]]:
-        """See the class."""
+        """Traffic by purpose; see the class."""
         return {}
 
     def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
@@ -87,12 +87,12 @@ class Comm:
         return ", ".join(map(self.name_of, sorted(ranks)))
 
     def say_silent(self, ranks: Iterable[int]) -> str:
-        """Return the message for a deadline that has passed."""
+        """Return the message for ranks that did not answer before the deadline."""
         return f"{self.name}: no answer from {self.names_of(ranks)} for {self.deadline:g} s"
 
     @contextmanager
     def guard(self, errors: type[BaseException] = BaseException) -> Iterator[None]:
-        """Report an error in the block to the other ranks, which ends the job."""
+        """If the block raises an error, report it to the other ranks, which ends the job."""
         try:
             yield
         except ParallelError:
@@ -121,14 +121,14 @@ class Comm:
         return out
 
     def swap(self, numbers: np.ndarray) -> np.ndarray:
-        """Send row r of (size, k) numbers to rank r; return the rows received, by rank."""
+        """Send row r of `numbers` (size, k) to rank r; return the received rows, by rank."""
         ones = [1] * self.size
         return self.exchange(numbers, ones, np.empty_like(numbers), ones)
 
     def tree_sum_(self, buffer: np.ndarray) -> None:
         """Sum `buffer` in place over the ranks by the binary tree, to the same bits on every rank.
 
-        Each rank sums one share, and so sends 2 n (size - 1) / size numbers.
+        Each rank sums one share of the n numbers, and so sends 2 n (size - 1) / size of them.
         """
         shared = spans(np.diff(len(buffer) * np.arange(self.size + 1) // self.size))
         own = buffer[shared[self.rank]]
@@ -153,7 +153,7 @@ class Comm:
         return [json.loads(out[span].tobytes()) for span in spans(sizes)]
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
-        """Return the arrays of all ranks on every rank; rank r has ``counts[r]`` rows, or 0."""
+        """Return all ranks' arrays on every rank; rank r has ``counts[r]`` rows, by default 0."""
         received = [*counts, *[0] * (self.size - len(counts))]
         out = np.empty((sum(received), *rows.shape[1:]), rows.dtype)
         everyone = np.concatenate([rows] * self.size)
@@ -165,7 +165,7 @@ class Comm:
         return bool(self.swap(np.full((self.size, 1), int(flag))).any())
 
     def _shares(self, length: int, dtype: Any) -> np.ndarray:
-        """Return memory for one share per rank, reused from the previous sum if it fits."""
+        """Return memory for one share per rank; reuse the previous sum's memory if it fits."""
         if self._memory.shape != (self.size, length) or self._memory.dtype != dtype:
             self._memory = np.empty((self.size, length), dtype)
         return self._memory
@@ -188,7 +188,7 @@ class Comm:
 
 
 def tree(items: Sequence[Item | None], join: Callable[[Item, Item], Item]) -> Item | None:
-    """Join items by the binary tree ((0 + 1) + (2 + 3)) + ...; skip None."""
+    """Join items along the binary tree ((0 + 1) + (2 + 3)) + ...; skip None."""
     while len(items) > 1:
         items = [_pair(items[n : n + 2], join) for n in range(0, len(items), 2)]
     return items[0]

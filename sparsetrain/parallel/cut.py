@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cut a program off from its tables: it reads the rows that ranks sent, whatever their number.
+"""Cutting a program off from its tables: it then reads only the rows that ranks sent.
 
-In the cut function a table has a symbolic number of rows, a batch's, and its ids refer to these;
-they are sent in the dtype that they are computed in. So every lookup, bag and derivative stays as
-it is. A table that is read in any other way could not be sharded.
+In the cut function, a table has only the rows that a batch reads, their number is symbolic, and ids
+are positions among them; rows are sent in the dtype in which they are computed. So every lookup,
+bag and derivative stays unchanged. A table that is read in any other way cannot be sharded.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sparsetrain.kernels.relax_op import callees
 from sparsetrain.parallel.sharding_plan import ShardingPlan
 from sparsetrain.system.locks import with_builder_lock
 
-Lookups = dict[str, tuple[str, ...]]  # storage -> the inputs that hold its row numbers
+Lookups = dict[str, tuple[str, ...]]  # storage -> names of the inputs with its row numbers
 
 
 def cut_gradient(gradient: GradientModule, plan: ShardingPlan) -> tuple[GradientModule, Lookups]:
-    """Cut a gradient function; see `cut`."""
+    """Apply `cut` to a gradient function."""
     module, lookups = cut(gradient.module, gradient.function, plan)
     return replace(gradient, module=module), lookups
 
@@ -39,12 +39,12 @@ def cut(module: tvm.IRModule, function: str, plan: ShardingPlan) -> tuple[tvm.IR
     Returns
     -------
     module, lookups
-        The function alone, under its name, and the inputs that hold each storage's row numbers.
+        A module with only this function, and the inputs that hold each storage's row numbers.
 
     Raises
     ------
     ConfigError
-        If a storage is read in any way but a lookup by an input, or one input looks up two storages
+        If a storage is read other than by lookups of an input, or one input looks up two storages
         that are sharded differently.
     """
     module = extract(module, function)
@@ -73,7 +73,7 @@ def _lookups(function: relax.Function, tables: Collection[str]) -> Lookups:
 
 
 def _require_alike(lookups: Lookups, plan: ShardingPlan) -> None:
-    """Refuse an input if two storages would send its rows in different orders."""
+    """Refuse an input if it looks up two storages that would send its rows in different orders."""
     for one, other in combinations(lookups, 2):
         both = {*lookups[one]} & {*lookups[other]}
         where = [[table.owner for table in plan[name].tables] for name in (one, other)]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange of a batch's rows between the ranks that look them up and their owners.
 
-A rank requests each row once, however often it looks it up, and receives the rows in that order.
-Gradients are summed per row and go back the same way. Traffic depends on unique rows alone.
+A rank requests each row once, however often it looks it up, and receives the rows in the order of
+its requests. Gradients are summed per row and sent back the same way. So traffic depends only on
+the number of unique rows.
 """
 
 from __future__ import annotations
@@ -71,14 +72,15 @@ class Exchange:
         self._num_rows = plan.rows(comm.rank)
         self._keys = plan.size * plan.stride
         self._dtype = "int32" if self._keys < 2**31 else "int64"
-        self._arrays = 0  # number placed; above 1, gradients are not in the order of entries
-        # Of the batch: the plan of its entries, and rows requested from and by each rank.
+        self._arrays = 0  # given to `place`; above 1, gradients are not in the order of entries
+        # For the current batch: the plan of its entries; the numbers of rows requested from each
+        # rank and by each rank.
         self.entries: CoalescePlan
         self.requested = self.answered = np.zeros(plan.size, np.int64)
-        self.rows: NDArray  # this rank's rows that were requested, rank by rank
+        self.rows: NDArray  # the rows that each rank requested from this rank, rank by rank
 
     def place(self, rows: Sequence[Any]) -> list[NDArray]:
-        """Find the owners of looked-up rows; return arrays of positions in the rows to come."""
+        """Find the owners of looked-up rows; return positions among the rows to be received."""
         arrays = [a if isinstance(a, np.ndarray) else runtime.as_numpy(a) for a in rows]
         flat = [each.reshape(-1) for each in arrays]
         dtype = str(arrays[0].dtype) if arrays else "int32"
@@ -101,9 +103,9 @@ class Exchange:
         return [runtime.as_tensor(part.reshape(each.shape)) for part, each in pairs]
 
     def ask(self, answered: np.ndarray) -> NDArray:
-        """Request the needed rows; return the numbers of this rank's rows that were requested.
+        """Request the needed rows; return the numbers of the rows requested from this rank.
 
-        `answered` counts the rows that each rank requests.
+        `answered` is the number of rows that each rank requests from this rank.
         """
         self.answered = answered
         unique = runtime.as_numpy(self.entries.rows)
@@ -115,18 +117,19 @@ class Exchange:
         return self.rows
 
     def fetch(self, table: NDArray) -> NDArray:
-        """Return the requested rows (U, D) float32, and send ranks theirs of `table`."""
+        """Return the requested rows (U, D) float32, and send other ranks their rows of `table`."""
         width = self._width
         own = self._room("own", (self._served, width), "float32")
         _lookup(width, self._stored, self._dtype)(table, self.rows, own)
-        # At least one, that nobody reads: kernels take no empty table.
+        # At least one row, which may stay unread, since kernels accept no empty table.
         rows = self._room("came", (max(1, int(self.requested.sum())), width), "float32")
         return self._send(own, self.answered, rows, self.requested, "rows")
 
     def give(self, gradients: Sequence[RowSparse | None]) -> RowSparse:
-        """Send the gradients of the rank's parts to the owners; return the gradients of its rows.
+        """Send gradients of this rank's parts to the rows' owners; return those of its own rows.
 
-        A row has at most two entries: the optimizer computes the last sum of the tree.
+        In the result a row has at most two entries, since the optimizer computes the tree's last
+        sum.
         """
         values = self._sum_of_parts(gradients)
         came = self._room("gradients", (self._served, self._width), "float32")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of the exchange: owner and local number of a row, and positions of sorted entries.
+"""Kernels of the exchange: owner and local number of each row, and positions of looked-up rows.
 
-Both are parallel over their entries; every element has one writer.
+Both run in parallel over their entries; each element is written by one thread.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ STRIPS = 64
 
 
 def keys_kernel(row_dtype: str, key_dtype: str, ranks: int, stride: int) -> PrimFunc:
-    """Key of each row of a storage: ``owner * stride + row of the owner``.
+    """Return a kernel that computes each row's key: ``owner * stride + row on the owner``.
 
-    Arguments: rows (N,); starts (T,) int64, the tables' first rows, ascending; owners (T,) int64,
-    -1 if rows are dealt; first (T, ranks) int64, a table's first row on each rank; keys (N,).
+    Its arguments: rows (N,); starts (T,) int64, the tables' first rows, ascending; owners (T,)
+    int64, -1 for a table with rows on all ranks; first (T, ranks) int64, a table's first row on
+    each rank; keys (N,).
     """
     with kernel() as built:
         count, tables = extents(2)
@@ -49,9 +50,9 @@ def keys_kernel(row_dtype: str, key_dtype: str, ranks: int, stride: int) -> Prim
 
 
 def places_kernel(dtype: str) -> PrimFunc:
-    """Number of the run that each plan entry belongs to.
+    """Return a kernel that computes the number of the unique row of each plan entry.
 
-    Arguments: order (N,) and offsets (U + 1,) int32 of the plan, places (N,).
+    Its arguments: order (N,) and offsets (U + 1,) int32 of the plan; the result places (N,).
     """
     with kernel() as built:
         count, edges = extents(2)

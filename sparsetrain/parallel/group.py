@@ -21,7 +21,7 @@ class Group:
     ----------
     comm : Comm
     shard : "auto", "table", "row" or mapping
-        Placement of tables, see `mpi`.
+        Where tables are placed, see `mpi`.
     parts : int, optional
         Number of parts of a batch, see `mpi`.
     """
@@ -50,12 +50,12 @@ def mpi(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) 
     Parameters
     ----------
     shard : "auto", "table", "row" or mapping
-        "table": each table on one rank; "row": rows of every table dealt to all ranks, row i to
-        rank ``i % size``; "auto": large tables by rows. A mapping gives one of these words, or a
-        rank, for tables by name; the rest are "auto".
+        "table": each table is on one rank; "row": the rows of every table are dealt to all ranks,
+        row i to rank ``i % size``; "auto": only large tables are dealt by rows. A mapping gives one
+        of these words, or a rank, for tables by name; all other tables are "auto".
     parts : int, optional
-        K, the number of parts of a batch: size, 2 size, 4 size, ... By default the number of ranks.
-        The result depends only on K, to the bit: K, K/2, K/4, ... ranks give the same weights.
+        K, the number of parts of a batch: size, 2 size, 4 size, ... By default it is the number of
+        ranks. Results depend, bit for bit, only on K: K, K/2, K/4, ... ranks give the same weights.
     deadline : float
         Seconds after which a rank that does not answer ends the job.
 
@@ -90,7 +90,7 @@ def _join(engine: type, deadline: float) -> Comm:
 
 
 def local(parts: int | None = None) -> Group:
-    """Return this process alone, which computes the same bits as `parts` ranks."""
+    """Return a group of this process alone, which computes the same bits as `parts` ranks."""
     return Group(Comm(), "auto", parts)
 
 

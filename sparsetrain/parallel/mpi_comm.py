@@ -2,8 +2,8 @@
 """The MPI engine, through mpi4py: waits have a deadline, and ranks report their failure or end.
 
 MPI itself waits forever when a process raises an error, leaves its loop early or hangs. So nothing
-here blocks: a rank polls its requests, and between polls it looks for reports. MPI_Init and
-MPI_Finalize cannot be polled: a timer ends the process if they take too long.
+here blocks: a rank polls its requests, and between polls it looks for other ranks' reports.
+MPI_Init and MPI_Finalize cannot be polled, so a timer ends the process if they take too long.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sparsetrain.parallel.comm import GRACE, OTHERS_SILENT, Comm, Message, as_by
 from sparsetrain.system.launcher import describe_process, processes_started
 
 _DATA, _NEWS = 1, 2  # tags
-_ENDED = b"\0"  # the message of a rank that ends
-# Seconds. Waits longer than _SPIN sleep between polls, a fiftieth of the time passed each.
+_ENDED = b"\0"  # message of a rank that is ending
+# In seconds. After _SPIN, a wait sleeps between polls, each time a fiftieth of the time passed.
 _SPIN, _LONGEST_NAP = 2e-3, 2e-3
 
 
@@ -57,7 +57,7 @@ class MpiComm(Comm):
             )
         self.deadline = deadline
         self._failed: int | None = None  # exit status
-        self._sent_news: list[Any] = []  # requests; they keep their buffers alive
+        self._sent_news: list[Any] = []  # pending requests; they keep their buffers alive
         self._ended: set[int] = set()
         self._meet(MPI.Get_processor_name(), self._leave)
         self.engine = MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
@@ -103,7 +103,7 @@ class MpiComm(Comm):
         raise ParallelError(text)
 
     def _hear(self) -> None:
-        """Raise a rank's error; record the ranks that have ended."""
+        """Raise an error that a rank has reported; record the ranks that have ended."""
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, _NEWS, status):
             news = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
@@ -155,7 +155,7 @@ def _give_up(deadline: float, what: str) -> None:
 
 
 def _import_mpi() -> Any:
-    """Import mpi4py's MPI, initialise it, and return it."""
+    """Import mpi4py's MPI, initialize it, and return it."""
     try:
         import mpi4py
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SharedRun`: a run's folder on several ranks; rank 0 locks it, logs and names checkpoints."""
+"""`SharedRun`: a run's folder on several ranks; rank 0 locks it, logs and writes pointers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsetrain.training.run import Run
 
 
 class SharedRun(Run):
-    """A `Run` on several ranks; every rank must call its methods."""
+    """A `Run` of several ranks; every rank must call its methods."""
 
     def __init__(self, run: Run, shards: Shards) -> None:
         vars(self).update(vars(run))

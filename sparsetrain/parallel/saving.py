@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of shards: folders as from one process, written and read by all ranks.
+"""Checkpoints of sharded tables, written and read by all ranks, in the format of one process.
 
-A file holds a range of rows. Each file of a table dealt by rows is collected and written by one
-rank, some files at a time; any other array is written by its owner. So a checkpoint does not depend
-on the ranks, and any number of them, or one process, reads it. A rank needs a few blocks of memory.
+A file holds a range of an array's rows. If a table's rows are dealt to all ranks, one rank collects
+and writes each file, several files at a time; every other array is written by its owner. So a
+checkpoint does not depend on the ranks, and any number of ranks, or one process, can read it. A
+rank needs memory for only a few blocks.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def write(
 
 
 def require_shared(comm: Comm, folder: Path | None = None) -> Path:
-    """Return rank 0's folder if all ranks can access it."""
+    """Return rank 0's folder, or raise an error if a rank cannot access it."""
     named = Path(comm.gather(None if folder is None else str(folder))[0])
     seen = comm.gather(named.is_dir())
     if not all(seen):
@@ -94,7 +95,7 @@ def require_shared(comm: Comm, folder: Path | None = None) -> Path:
 
 
 def _cut(shards: Shards, arrays: Mapping[str, np.ndarray]) -> Iterator[_Piece]:
-    """Cut all arrays, by rows, into files; files of dealt tables go to the ranks in turn."""
+    """Cut all arrays by rows into files; ranks take turns writing files of dealt tables."""
     number = dealt = 0
     for whole in _wholes(shards, arrays):
         owner = whole.table.owner if whole.table is not None else 0
@@ -125,7 +126,7 @@ def _tables(shards: Shards) -> dict[str, Placed]:
 
 
 def rows_of(shards: Shards, arrays: Mapping[str, np.ndarray], row: int) -> dict[str, np.ndarray]:
-    """Return one row, by table, for the tables where it is on this rank."""
+    """Return row `row` of each table that has this row on this rank."""
     found = {}
     for name, table in _tables(shards).items():
         first, step = table.on(shards.rank, shards.size)
@@ -137,7 +138,7 @@ def rows_of(shards: Shards, arrays: Mapping[str, np.ndarray], row: int) -> dict[
 def _write_pieces(
     shards: Shards, draft: Path, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]
 ) -> list[Entry]:
-    """Write this rank's files; return all ranks' files, in order."""
+    """Write this rank's files; return the manifest entries of all ranks' files, in order."""
     own: dict[str, Any] = {}
     dealt = [p for p in pieces if p.array.table is not None and p.array.table.owner == DEALT]
     for piece in pieces:
@@ -149,7 +150,7 @@ def _write_pieces(
         mine = [piece for piece in group if piece.writer == shards.rank]
         own |= {piece.file: _write(draft, piece, blocks) for piece in mine}
         for _ in blocks:
-            pass  # send other ranks the rest of their blocks
+            pass  # keep sending blocks until other ranks have all of theirs
     found: dict[str, int] = {}
     for crcs in shards.comm.gather(own):
         found |= crcs
@@ -176,7 +177,7 @@ def _write(draft: Path, piece: _Piece, blocks: Iterable[np.ndarray]) -> int:
 def _collect(
     shards: Shards, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]
 ) -> Iterator[np.ndarray]:
-    """Send each rank the rows of the piece it writes; yield the rows of this rank's piece.
+    """Send this rank's rows of each piece to the piece's writer; yield blocks of its own piece.
 
     All ranks iterate together, a block of each piece at a time, until every piece is complete.
     """
@@ -222,14 +223,14 @@ def _cut_rows(piece: _Piece, size: int) -> Iterator[_Piece]:
 
 
 def _dealt(rows: tuple[int, int], rank: int, size: int) -> slice:
-    """Return the slice of a rank's rows that falls in a range of a dealt table."""
+    """Return the slice of a rank's rows that lies in the range `rows` of a dealt table."""
     return slice(*(len(range(rank, end, size)) for end in rows))
 
 
 class ShardOf:
     """An open checkpoint that reads only this rank's rows; see `checkpoint.Saved`.
 
-    Every file is checked by one rank before any rank reads rows.
+    Each file is checked by one rank before any rank reads rows from it.
     """
 
     def __init__(self, saved: Saved, shards: Shards) -> None:
@@ -248,13 +249,13 @@ class ShardOf:
         return self._of.get(name) or self._of.get(name.rpartition(":")[0])
 
     def _count(self, name: str, shape: tuple[int, ...]) -> int:
-        """Return this rank's number of rows; a wrong saved number is kept, for a later check."""
+        """Return this rank's number of rows; keep a wrong saved number, which is refused later."""
         table: Any = self._table(name)
         same = shape[0] == table.rows.stop - table.rows.start
         return table.held(self._shards.rank, self._shards.size) if same else shape[0]
 
     def fill(self, targets: Mapping[str, np.ndarray]) -> None:
-        """Fill arrays of this rank."""
+        """Fill this rank's arrays from the checkpoint."""
         shards = self._shards
         self._saved.check(shards.rank, shards.size)
         shards.comm.any(False)

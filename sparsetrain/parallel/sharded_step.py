@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training step of several ranks: rows come from their owners, gradients go back once.
+"""Training step of several ranks: table rows come from their owners, gradients go back to them.
 
-A batch of B rows is cut into K parts; each rank computes some of them. A step exchanges rows once,
-and gradients once, summed over a rank's parts. Dense parameters are replicated, and every rank
-makes the same update of them; table rows are updated by their owner. All ranks learn of any NaN or
-infinity before the first write.
+A batch of B rows is cut into K parts; each rank computes some of the parts. A step exchanges rows
+once, and gradients, summed over a rank's parts, once. Dense parameters are replicated, and every
+rank updates them in the same way; a table row is updated by its owner. All ranks learn of any NaN
+or infinity before the first write.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ShardedStep:
 
     @cached_property
     def _sums(self) -> list[DenseSums]:
-        """A buffer for each of the rank's parts."""
+        """A buffer of dense sums for each of the rank's parts."""
         structure = self._cut[0].gradient.structure
         shapes = {n: self._shape(n) for n, template in structure.items() if template is None}
         return [DenseSums(shapes) for _ in self._shards.own_parts]
@@ -84,7 +84,7 @@ class ShardedStep:
         }
         lookups = self._cut[1]
         weights = self._shards.fetch(self._trainer.params.rows, [*inputs.values()], lookups)
-        with np.errstate(over="ignore", invalid="ignore"):  # the step reports these itself
+        with np.errstate(over="ignore", invalid="ignore"):  # the step reports overflows itself
             sums, sparse = self._gradients(batch, inputs, weights)
             self._shards.comm.tree_sum_(sums.buffer)
         return self._apply_(sums, sparse)
@@ -131,7 +131,7 @@ class ShardedStep:
         return loss, result
 
     def _nonfinite_anywhere(self, arrays: list[NDArray]) -> list[int]:
-        """Return the positions of arrays with NaN or infinity on any rank; equal on all ranks."""
+        """Return, on every rank, the positions of arrays with NaN or infinity on any rank."""
         comm = self._shards.comm
         flags = np.zeros(len(arrays), np.int64)
         flags[which_nonfinite(arrays)] = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Shards` of one model: the plan, this rank's rows, and their exchange."""
+"""`Shards` of one model: the sharding plan, this rank's rows, and the exchange of rows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sparsetrain.tables.formula import Slot
 
 
 class Shards:
-    """The rows of one model's tables on the ranks of `comm`.
+    """The tables of one model, spread over the ranks of `comm`.
 
     Parameters
     ----------
     comm : Comm
     model : Model
-        The whole model; none of its tables is allocated.
+        The whole model; its tables are not allocated.
     shard : see `make_plan`
     parts : int
         K, the number of parts of a batch.
@@ -72,7 +72,7 @@ class Shards:
         return range(self.rank * each, (self.rank + 1) * each)
 
     def in_turn(self, work: Callable[[], Any]) -> None:
-        """Run on the first rank of each machine, then on all, which read its cached results."""
+        """Run `work` on one rank of each machine, then on all, which read its cached results."""
         hosts = self.comm.hosts
         first = self.comm.rank == [*hosts].index(hosts[self.comm.rank])
         if first:
@@ -86,7 +86,8 @@ class Shards:
         Raises
         ------
         ConfigError
-            Names the rank, the memory needed, and a sufficient number of ranks.
+            If they do not fit; the message names the rank, the memory needed, and a sufficient
+            number of ranks.
         """
         need = 0
         for storage, plan in self.plan.items():
@@ -111,7 +112,7 @@ class Shards:
         return {storage: plan.slices(self.rank) for storage, plan in self.plan.items()}
 
     def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
-        """Draw fresh parameters: dense ones as in one process, and this rank's rows of tables.
+        """Initialize dense parameters as in one process, and this rank's rows of tables.
 
         Raises
         ------
@@ -161,8 +162,8 @@ class Shards:
     ) -> dict[str, NDArray]:
         """Return the weights for these inputs, with only the looked-up rows of each storage.
 
-        Ids in `inputs` become positions in those rows. `weights` returns this rank's rows, current
-        where requested.
+        Ids in `inputs` are replaced by positions in those rows. `weights` returns this rank's rows,
+        with the requested rows up to date.
         """
         read = [dict(given) for given in inputs]
         for storage, exchange in self._exchanges.items():
@@ -202,7 +203,7 @@ class Shards:
         return found
 
     def give(self, gradients: Mapping[str, list[Any]]) -> dict[str, Any]:
-        """Send row-sparse gradients of this rank's parts to owners; return those for its rows."""
+        """Send this rank's row-sparse gradients to owners; return the gradients of its own rows."""
         return {
             storage: exchange.give(gradients[storage])
             for storage, exchange in self._exchanges.items()

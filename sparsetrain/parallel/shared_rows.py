@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SharedRows`: an epoch's batches; each rank reads only the parts that it computes.
 
-An epoch's rows are cut into K stretches, and a batch takes the next rows of each. So a batch
-depends on K, not on the number of ranks. Every rank reads all rows of a source of unknown length,
-and all of a user's own batches.
+An epoch's rows are cut into K stretches, and a batch takes the next rows of each stretch. So a
+batch depends on K, not on the number of ranks. If a source has unknown length, or a user passes
+batches, every rank reads all rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparsetrain.errors import DataWarning
 from sparsetrain.parallel.alike import require_same
 from sparsetrain.parallel.comm import Comm
 
-STRETCH_BUFFER_ROWS = BUFFER_ROWS // 4  # shuffle window of each of several stretches
+STRETCH_BUFFER_ROWS = BUFFER_ROWS // 4  # rows in the shuffle window of each stretch
 
 
 class Share:
@@ -31,7 +31,7 @@ class Share:
     parts : mapping of int to Batch
         Number of a part -> its rows, for this rank's parts that have rows.
     sizes : sequence of K int
-        Rows of every part of the batch.
+        Number of rows of every part of the batch.
     position : Position, optional
         Where the next batch begins.
     """
@@ -48,7 +48,7 @@ class Share:
         return sum(self.sizes)
 
     def first_row(self, part: int) -> int:
-        """Return the number of rows of the batch before a part."""
+        """Return the number of the batch's rows that come before a part."""
         return sum(self.sizes[:part])
 
 
@@ -62,14 +62,14 @@ def cut(batch: Batch, parts: int, own: range) -> Share:
 
 
 class SharedRows:
-    """Rows to train on, for one rank; see `Dataset`.
+    """The training rows of one rank; see `Dataset`.
 
     Parameters
     ----------
     dataset : Dataset
     comm : Comm
     parts : int
-        K, which divides every batch size.
+        K, the number of parts; it divides every batch size.
     own : range
         The parts that this rank computes.
     """
@@ -88,7 +88,7 @@ class SharedRows:
     def batches(
         self, batch_size: int, *, seed: int | None, epoch: int, position: Position
     ) -> Iterator[Share]:
-        """Yield the rank's share of each batch of one epoch, or of the rest of one."""
+        """Yield the rank's share of each batch of one epoch, from `position` on."""
         if self.num_rows is None:
             options: dict[str, Any] = {"seed": seed, "epoch": epoch, "position": position}
             return self._alike(self._dataset.batches(batch_size, **options))

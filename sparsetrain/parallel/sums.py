@@ -2,7 +2,7 @@
 """Sums of a step over parts and ranks: dense gradients in one buffer, and the exact norm.
 
 Sums over the batch follow one binary tree over its parts, whichever rank computes them, so their
-bits do not depend on the number of ranks. An absent part adds -0.0, which changes no number.
+bits do not depend on the number of ranks. A part without rows adds -0.0, which changes no sum.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sparsetrain.sparse_tensor.coalesce import row_squares
 _LINE = 16  # float32 numbers per cache line; each gradient begins on a new line
 _LOW = 26  # low bits of a float64's 53-bit mantissa
 _BIAS, _BINS = 1100, 2200  # offset and number of exponents
-_INFINITE = _BINS - 1  # a bin that no exponent uses
+_INFINITE = _BINS - 1  # a bin that no exponent uses, for non-finite numbers
 
 
 class DenseSums:
-    """Dense gradients and one number, of one part or of a sum of parts, in one buffer.
+    """Dense gradients and one number, such as the loss, of one or several parts, in one buffer.
 
     Parameters
     ----------
@@ -61,21 +61,21 @@ class DenseSums:
         return self
 
     def clear_(self) -> DenseSums:
-        """Make this the sum of no parts."""
+        """Reset this to the sum of no parts: -0.0 everywhere."""
         self.buffer[...] = -0.0
         return self
 
     def add_(self, other: DenseSums) -> DenseSums:
-        """Add a part."""
+        """Add the sums of other parts."""
         np.add(self.buffer, other.buffer, out=self.buffer)
         return self
 
 
 def exact_norm(gradients: Mapping[str, Any], comm: Comm) -> float:
-    """Return the global norm of gradients with row-sparse shards, equal for any number of ranks.
+    """Return the global norm of gradients, to the same bits for any number of ranks.
 
-    Squared norms of rows and of dense blocks, in float64, are summed without rounding: as integers,
-    one sum per exponent. So neither the order nor the owner of a row matters.
+    The float64 squared norms of rows and of dense blocks are summed without rounding: as integers,
+    with one sum per exponent. So the order and the owners of rows do not matter.
     """
     bins = np.zeros((2, _BINS), np.int64)
     for gradient in gradients.values():

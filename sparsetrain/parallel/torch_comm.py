@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The torch.distributed engine, on Gloo, for jobs started by torchrun.
 
-Gloo's waits have a deadline, and it notices at once when a connection closes. A failing rank first
-writes the reason to the launcher's store.
+Gloo's waits have a deadline, and Gloo notices at once when a connection closes. Before a failing
+rank disconnects, it writes the reason to the launcher's store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TorchComm(Comm):
         self.deadline, limit = deadline, timedelta(seconds=deadline)
         try:
             store, self.rank, self.size = next(distributed.rendezvous("env://", timeout=limit))
-            # Prefix in the launcher's store.
+            # Our keys in the launcher's store have a prefix.
             self._store = distributed.PrefixStore("sparsetrain", store)
             distributed.init_process_group(
                 "gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=limit

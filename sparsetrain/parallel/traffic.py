@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile of a rank's steps by purpose of their messages: bytes sent and seconds waited."""
+"""Profile of a rank's messages in steps, by purpose: bytes sent and seconds waited."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrafficRecorder:
         return loss
 
     def result(self) -> StepProfile | None:
-        """Return medians over the steps, without the first, which compiles."""
+        """Return medians over the steps, except for the first, which compiles."""
         steps = self._steps[1:]
         if not steps:
             return None

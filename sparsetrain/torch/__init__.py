@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables with row-sparse gradients, and optimizers, for training loops in PyTorch.
 
-Nothing here is imported before it is used: PyTorch is an extra, and takes seconds to import.
+A name is imported when it is first used, since PyTorch is optional and takes seconds to import.
 """
 
 from importlib import import_module

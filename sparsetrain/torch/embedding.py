@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch embedding layers for `RowSparseOptimizer`.
 
-Tables are on huge pages, and this package's kernel looks ids up. The gradient is a sparse PyTorch
-tensor with the ids in their original order. In exact mode rows are brought up to date before any
-read: here the rows of the ids, elsewhere all rows (`tracking`).
+Tables are allocated on huge pages, and this package's kernel looks ids up. The gradient is a sparse
+PyTorch tensor with the ids in their original order. In exact mode, rows are brought up to date
+before they are read: a lookup updates the rows of its ids, any other read all rows (see
+`tracking`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _kernel = host_kernel("lookup", lookup_kernel)
 
 
 class _Table(torch.nn.Module):
-    """Base of both layers: allocates `weight`, and brings rows up to date before a lookup."""
+    """Base class of both layers: allocates `weight`; brings rows up to date before a lookup."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *args: Any, **options: Any) -> None:
         given = options.pop("_weight", None)
@@ -52,8 +53,9 @@ class _Table(torch.nn.Module):
 class RowSparseEmbedding(_Table, torch.nn.Embedding):
     """`torch.nn.Embedding` with row-sparse gradients, on the CPU.
 
-    Parameters, attributes and `from_pretrained` are those of `torch.nn.Embedding` with
-    ``sparse=True``, without `max_norm` and `scale_grad_by_freq`. `from_pretrained` shares memory.
+    Parameters, attributes and `from_pretrained` are as in `torch.nn.Embedding` with
+    ``sparse=True``; `max_norm` and `scale_grad_by_freq` are not supported. `from_pretrained` shares
+    memory.
 
     Raises
     ------
@@ -79,7 +81,7 @@ class RowSparseEmbedding(_Table, torch.nn.Embedding):
 class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
     """`torch.nn.EmbeddingBag` with row-sparse gradients, on the CPU.
 
-    Like `RowSparseEmbedding`, with the modes ``"sum"`` and ``"mean"``.
+    As in `RowSparseEmbedding`; the modes are ``"sum"`` and ``"mean"``.
 
     Raises
     ------
@@ -118,13 +120,13 @@ class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
 
 
 class _Lookup(torch.autograd.Function):
-    """Looks up rows; its gradient is a sparse tensor of ids and cotangents, with duplicates."""
+    """A row lookup; its gradient is a sparse tensor of ids and cotangents, with duplicates."""
 
     @staticmethod
     def forward(
         context: Any, weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None
     ) -> torch.Tensor:
-        flat = aligned(ids.reshape(-1))  # the optimizer needs alignment too
+        flat = aligned(ids.reshape(-1))  # the optimizer too needs aligned ids
         context.save_for_backward(flat)
         context.shape, context.padding_idx = weight.shape, padding_idx
         rows = torch.empty((len(flat), weight.shape[1]), dtype=weight.dtype)
@@ -157,7 +159,7 @@ def _require_inside(layer: str, ids: torch.Tensor, rows: int) -> None:
             f"{layer}: ids must be int32 or int64 on the CPU, not {ids.dtype} on {ids.device}"
         )
     numbers = ids.numpy()
-    # Negative ids are the largest as unsigned numbers, so one pass checks both bounds.
+    # Viewed as unsigned, negative ids are the largest numbers, so one pass checks both bounds.
     if ids.numel() and numbers.view(f"u{numbers.itemsize}").max() >= rows:
         bad = numbers[(numbers < 0) | (numbers >= rows)][0]
         raise DataError(f"{layer}: id {bad} is outside the table's {rows} rows")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`from_torch`: import a PyTorch module as a model with row-sparse gradients for its tables.
 
-PyTorch exports the module, TVM's importer turns it into Relax, and `translations` handles the parts
-that the importer would drop. Predictions are compared with PyTorch's before the model is returned.
+PyTorch exports the module, TVM's importer turns the export into Relax, and `translations` handles
+operators that the importer lacks or would change. Predictions are compared with PyTorch's before
+the model is returned.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     import tvm
 
-TOLERANCE = 1e-4  # absolute and relative, between predictions here and PyTorch's
+TOLERANCE = 1e-4  # absolute and relative difference between our predictions and PyTorch's
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,13 @@ class ImportedModel:
     module : torch.nn.Module
         The imported module; only `to_torch_` changes it.
     functions : tvm.IRModule
-        The functions.
+        The module's functions in Relax.
     trainable : list of str
         Names of the parameters that require gradients, as in ``module.named_parameters()``.
     names : tuple of str
         Names of the module's inputs, then of its labels.
     offsets : mapping of str to str
-        Inputs that are offsets of bags -> the ids that they divide into bags.
+        Name of an input with offsets of bags -> name of the input with the bags' ids.
     draws : bool
         Whether the loss uses dropout, and so also takes the `dropout_inputs` of a step.
     """
@@ -63,11 +64,11 @@ class ImportedModel:
         }
 
     def inputs(self, *arrays: Any, seed: int = 0, step: int = 0) -> dict[str, np.ndarray]:
-        """Name the arguments of the module, followed by the labels of its loss.
+        """Return the module's inputs, followed by the labels of its loss, by name.
 
         Parameters
         ----------
-        *arrays : tensors of PyTorch or arrays
+        *arrays : PyTorch tensors or arrays
         seed, step : int
             Determine the dropout mask.
 
@@ -90,7 +91,7 @@ class ImportedModel:
         return named
 
     def to_torch_(self, params: Mapping[str, runtime.NDArray]) -> None:
-        """Write weights back into the PyTorch module."""
+        """Write the weights in `params` back into the PyTorch module."""
         for name, parameter in self.module.named_parameters():
             array = np.array(runtime.as_numpy(params[name]))
             parameter.data.copy_(parameter.data.new_tensor(array))
@@ -115,11 +116,11 @@ def from_torch(
     inputs, labels : sequence of torch.Tensor
         An example batch of at least 2 rows.
     loss : callable, optional
-        PyTorch function of the module's result and the labels that returns a scalar; without it,
-        the module's result is the loss.
+        PyTorch function that takes the module's result and the labels and returns a scalar; without
+        it, the module's result is the loss.
     dynamic_shapes : optional
-        As in `torch.export.export`, for inputs followed by labels; by default, the first axis of
-        each may vary.
+        As in `torch.export.export`, for inputs followed by labels; by default, only the first axis
+        of each may vary.
 
     Returns
     -------
@@ -128,7 +129,8 @@ def from_torch(
     Raises
     ------
     ConfigError
-        If PyTorch cannot export the module, or a node has no translation; names the node.
+        If PyTorch cannot export the module, or a node has no translation; the message names the
+        node.
 
     Examples
     --------
@@ -155,7 +157,7 @@ def _require_same(
     Raises
     ------
     ConfigError
-        If they differ; gives the difference and the first node of the export that differs.
+        If they differ; the message gives the difference and the first exported node that differs.
     """
     from sparsetrain.torch import importing
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of a module: PyTorch's export as Relax functions, with the module's names."""
+"""Import of a module: PyTorch's export as Relax functions that keep the module's names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sparsetrain.torch.translations import (
 
 
 class _WithLoss(torch.nn.Module):
-    """A module with its loss, if any; the last two arguments are the keys of dropout."""
+    """A module with its loss, if any; the last two arguments are dropout's inputs."""
 
     def __init__(self, module: torch.nn.Module, loss: Any, inputs: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def every_value(
     names: Sequence[str],
     dynamic_shapes: Any,
 ) -> tuple[tvm.IRModule, dict[torch.fx.Node, np.ndarray]]:
-    """Return a function ``"values"`` of all nodes' results, and PyTorch's own results."""
+    """Return a function ``"values"`` that returns all nodes' results, and PyTorch's results."""
     plain = _predicting(module, inputs, _shapes(names, dynamic_shapes))
     importer = _Importer(every=True)
     function = _function(plain, names[: len(inputs)], "values", module, importer)
@@ -134,7 +134,7 @@ def prediction(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> np.nd
 
 @contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Put a module in evaluation mode during the block; restore each layer's mode after it."""
+    """Put a module in evaluation mode during the block; then restore each layer's mode."""
     modes = {layer: layer.training for layer in module.modules()}
     module.eval()
     try:
@@ -151,7 +151,7 @@ def _label_names(count: int) -> list[str]:
 def _exported(
     module: _WithLoss, given: tuple[torch.Tensor, ...], shapes: tuple[Any, ...]
 ) -> ExportedProgram:
-    """Export the operators of a module; dropout stays one operator.
+    """Export a module as a graph of operators; dropout stays a single operator.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def _exported(
         If PyTorch cannot export the module, or the module fixes the batch size.
     """
     key = torch.zeros(1, dtype=torch.int64)
-    given = tuple(tensor.detach().clone() for tensor in given)  # not views of one tensor
+    given = tuple(tensor.detach().clone() for tensor in given)  # so that inputs do not share memory
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -175,7 +175,7 @@ def _exported(
         for node in _placeholders(program)
         if node.name.startswith("given")
     ]
-    if all(str(size).isdigit() for size in sizes):  # also a symbol restricted to one number
+    if all(str(size).isdigit() for size in sizes):  # or a symbol with only one possible value
         raise ConfigError(
             f"from_torch: the module fixes the batch size at {sizes[0]}: read it from the shape of "
             "an input, and pass an example of at least 2 rows"
@@ -185,9 +185,9 @@ def _exported(
 
 
 class _Importer(ExportedProgramImporter):
-    """TVM's importer; after an error it closes its open block, or TVM would print a warning.
+    """TVM's importer; after an error it closes its open block, since TVM would print a warning.
 
-    With `every`, the function returns the results of all `nodes` with one tensor as result.
+    With `every`, the imported function returns the results of all `nodes` that return one tensor.
     """
 
     def __init__(self, every: bool = False) -> None:
@@ -195,11 +195,11 @@ class _Importer(ExportedProgramImporter):
         self.every, self.nodes = every, list[torch.fx.Node]()
 
     def imported(self, program: ExportedProgram) -> relax.Function:
-        """Return the function of an exported module; its weights are parameters."""
+        """Return the function of an exported module, with the weights as parameters."""
         try:
             return self.from_exported_program(program, True, True, False, TRANSLATIONS)["main"]
         except BaseException:
-            with suppress(tvm.error.InternalError):  # no block is open yet
+            with suppress(tvm.error.InternalError):  # raised if no block was open
                 self.block_builder._end_block()
             raise
 
@@ -253,7 +253,7 @@ def _function(
 
 @mutator
 class _Renamer(PyExprMutator):
-    """Replaces a function's variables."""
+    """Replaces variables in a function."""
 
     def __init__(self, variables: dict[relax.Var, relax.Var]) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ def _given(program: ExportedProgram) -> list[str]:
 
 
 def _parameter_names(program: ExportedProgram, module: torch.nn.Module) -> dict[str, str]:
-    """Map PyTorch's name of each parameter to the module's name; tied tensors share one."""
+    """Map each parameter's name in the export to its name in the module; tied tensors share it."""
     name_of = {id(parameter): name for name, parameter in module.named_parameters()}
     return {
         spec.arg.name: name_of[id(module.get_parameter(str(spec.target).removeprefix("module.")))]

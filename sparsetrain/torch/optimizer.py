@@ -2,8 +2,8 @@
 """`RowSparseOptimizer`: every optimizer of `sparsetrain.optim` as a PyTorch optimizer.
 
 Parameters are written in place, in PyTorch's memory. A sparse gradient, such as from
-`RowSparseEmbedding` or ``nn.Embedding(sparse=True)``, updates the rows it names; a dense gradient
-updates the whole parameter. A step costs one compiled call for each parameter group.
+`RowSparseEmbedding` or ``nn.Embedding(sparse=True)``, updates only the rows in its indices; a dense
+gradient updates the whole parameter. A step costs one compiled call for each parameter group.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from sparsetrain.torch.tracking import Reader, as_it_is, make_current_
 
 
 class RowSparseOptimizer(torch.optim.Optimizer):
-    """A PyTorch optimizer that updates parameters by an optimizer of this package.
+    """A PyTorch optimizer that updates parameters with an optimizer of this package.
 
     Parameters
     ----------
     params : iterable of Parameter, of (name, Parameter), or of dict
-        On the CPU, float32 or float64. Names appear in errors and match a `ParamGroup`. A dict is a
-        parameter group; its ``"lr"`` is read in every step, so PyTorch's schedulers work.
+        Parameters on the CPU, float32 or float64. Names appear in errors, and are matched with the
+        patterns of `ParamGroup`. A dict is a parameter group; its ``"lr"`` is read in every step,
+        so PyTorch's schedulers work.
     optimizer : Optimizer
-        From `sparsetrain.optim`, with a number for its learning rate.
+        An optimizer from `sparsetrain.optim`; its learning rate must be a number.
 
     Raises
     ------
@@ -83,7 +84,7 @@ class RowSparseOptimizer(torch.optim.Optimizer):
         Raises
         ------
         NumericalError
-            If a gradient is not finite; its parameter group is unchanged then.
+            If a gradient is not finite; then the gradient's parameter group is unchanged.
         """
         loss = None if closure is None else torch.enable_grad()(closure)()
         with as_it_is():
@@ -92,7 +93,7 @@ class RowSparseOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients; PyTorch's method takes 30 us, most of it in its profiler."""
+        """Drop the gradients; PyTorch's method would take 30 us, mostly in its profiler."""
         if not set_to_none:
             super().zero_grad(False)
             return
@@ -101,7 +102,7 @@ class RowSparseOptimizer(torch.optim.Optimizer):
                 parameter.grad = None
 
     def flush_(self) -> None:
-        """Bring rows up to date that exact mode left behind, before you read memory directly."""
+        """Bring up to date all rows that lag in exact mode, before memory is read directly."""
         for group in self._groups:
             group.flush_()
 
@@ -111,12 +112,12 @@ class RowSparseOptimizer(torch.optim.Optimizer):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a `state_dict`; load the parameters as well.
+        """Restore a `state_dict`, which has no parameters: load those separately.
 
         Raises
         ------
         CheckpointError
-            If parameters, slots or shapes differ, or a slot is not finite; nothing is written then.
+            If parameters, slots or shapes differ, or a slot is not finite; then nothing is written.
         """
         mine = super().state_dict()
         if _kinds(mine) != _kinds(state_dict):
@@ -153,14 +154,14 @@ def _kinds(state_dict: dict[str, Any]) -> Any:
 
 
 class Group:
-    """A parameter group: its parameters as TVM tensors, and their state."""
+    """A parameter group: its parameters as TVM tensors, and its optimizer state."""
 
     def __init__(self, group: dict[str, Any], optimizer: Optimizer) -> None:
         names = group.get("param_names") or [f"parameter {n}" for n in range(len(group["params"]))]
         self.parameters = dict(zip(names, group["params"], strict=True))
         for name, parameter in self.parameters.items():
             require_shareable(f"RowSparseOptimizer: {name!r}", parameter)
-            make_current_(parameter)  # a previous optimizer may have left rows behind
+            make_current_(parameter)  # rows may still lag in a previous optimizer's exact mode
         self.params: dict[str, NDArray] = {n: to_tvm(p) for n, p in self.parameters.items()}
         self.places = {name: p.data_ptr() for name, p in self.parameters.items()}
         if "lr" in group:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that PyTorch and TVM share by DLPack, without a copy.
 
-Kernels assume contiguous memory aligned to 64 bytes, as PyTorch allocates it.
+Kernels need contiguous memory that is aligned to 64 bytes, as PyTorch allocates it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def require_shareable(what: str, tensor: torch.Tensor) -> None:
     Raises
     ------
     ConfigError
-        If it is not on the CPU, not float32 or float64, not contiguous or not aligned.
+        If the tensor is not on the CPU, not float32 or float64, not contiguous or not aligned.
     """
     if tensor.device.type != "cpu":
         raise ConfigError(f"{what} is on {tensor.device}: sparsetrain.torch works only on the CPU")
@@ -55,7 +55,7 @@ def new_table(layer: str, rows: int, width: int, device: Any, dtype: Any) -> tor
     Raises
     ------
     ConfigError
-        If it is not on the CPU, or neither float32 nor float64.
+        If the device is not the CPU, or the dtype is neither float32 nor float64.
     """
     dtype, device = dtype or torch.get_default_dtype(), torch.device(device or "cpu")
     if dtype not in DTYPES or device.type != "cpu":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters with rows that lag behind in exact mode until something reads them.
+"""Parameters with rows that lag in exact mode until something reads them.
 
 Every PyTorch function that takes a `TableParameter` sees up-to-date rows. This package's own code
-first updates the rows that it needs, and then reads within `as_it_is`. Memory taken out before a
-step (a view, ``.data``, an array) is not tracked.
+first updates the rows that it needs, and then reads them within `as_it_is`, which turns tracking
+off. Memory obtained before a step (a view, ``.data``, an array) is not tracked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TableParameter(torch.nn.Parameter):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call a function, after an update of rows unless it is in `_WITHOUT_VALUES`."""
+        """Bring rows up to date unless `func` is in `_WITHOUT_VALUES`; then call it."""
         given = kwargs or {}
         with as_it_is():
             if func not in _WITHOUT_VALUES:
@@ -40,7 +40,7 @@ class TableParameter(torch.nn.Parameter):
 
 
 class Reader(NamedTuple):
-    """Brings rows of a parameter up to date; it lives as long as the parameter."""
+    """The table that brings a parameter's rows up to date; lives as long as the parameter."""
 
     table: Table
 
@@ -49,14 +49,14 @@ class Reader(NamedTuple):
 
 
 def make_current_(parameter: Any, ids: torch.Tensor | None = None) -> None:
-    """Bring the rows of ids, by default all, up to date before they are read (exact mode)."""
+    """In exact mode, bring the rows with these ids, by default all rows, up to date."""
     reader = getattr(parameter, "row_sparse_reader", None)
     if reader is None:
         return
     if ids is None:
         reader.table.current()
     else:
-        parameter.__class__ = TableParameter  # the next step leaves the remaining rows behind
+        parameter.__class__ = TableParameter  # from the next step on, the remaining rows lag
         reader.table.rows(ids.numpy())
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translations of PyTorch operators that TVM's importer lacks or silently changes.
 
-Lookups become this package's lookups. The importer removes dropout; here it draws its mask from
-the key of a step. Nodes without a translation are refused by name.
+Lookups become this package's lookups. The importer removes dropout; here dropout draws its mask
+from the step's random key. Nodes without a translation are refused by name.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sparsetrain.errors import ConfigError
 DROPOUT_INPUTS = ("dropout_key", "dropout_first_row")  # arguments of the exported loss
 MODES = ("sum", "mean")
 
-# (node, importer) -> expression; the importer's `env` has the translated nodes.
+# (node, importer) -> expression; the importer's `env` maps nodes to their translations.
 Translation = Callable[[torch.fx.Node, Any], Any]
 
 
 def _arguments(node: torch.fx.Node, importer: Any, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a node by name, with nodes translated."""
+    """Return all arguments of a node by name, with nodes replaced by their translations."""
     given = dict(zip(defaults, node.args, strict=False)) | node.kwargs
     return {
         name: importer.env[value] if isinstance(value, torch.fx.Node) else value
@@ -35,7 +35,7 @@ def _arguments(node: torch.fx.Node, importer: Any, defaults: dict[str, Any]) -> 
 
 
 def _embedding(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Look rows up; the row `padding_idx` gets no gradient."""
+    """Return the looked-up rows; the row `padding_idx` gets no gradient."""
     defaults = {"weight": None, "ids": None, "padding_idx": -1, "by_freq": False, "sparse": False}
     given = _arguments(node, importer, defaults)
     _refuse_by_freq(given)
@@ -48,7 +48,7 @@ def _embedding(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _bag(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr]:
-    """Return pooled rows (B, D); nothing uses PyTorch's other results."""
+    """Return pooled rows (B, D) alone, since nothing uses PyTorch's other results."""
     defaults = {"weight": None, "ids": None, "offsets": None, "by_freq": False, "mode": 0}
     defaults |= {"sparse": False, "weights": None, "include_last_offset": False, "padding_idx": -1}
     given = _arguments(node, importer, defaults)
@@ -77,7 +77,7 @@ def _refuse_by_freq(given: dict[str, Any]) -> None:
 
 
 def _dropout(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr]:
-    """Drop elements by the key of the step; nothing uses PyTorch's mask."""
+    """Apply dropout by the step's random key; return no mask, since nothing uses PyTorch's."""
     x, rate, training = importer.env[node.args[0]], float(node.args[1]), node.args[2]
     if not training or not rate:
         return (x,)
@@ -92,7 +92,7 @@ def _detached(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _convolution(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convolve (B, C, L) over positions as one product of the taps' slices, side by side."""
+    """Convolve (B, C, L) by one matrix product; x is sliced for each tap, slices side by side."""
     defaults: dict[str, Any] = dict.fromkeys(("x", "weight", "bias", "stride", "padding"))
     defaults |= {"dilation": None, "transposed": False, "output_padding": None, "groups": 1}
     given = _arguments(node, importer, defaults)
@@ -124,7 +124,7 @@ def _largest(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _first_largest(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr, relax.Expr]:
-    """Return maxima over an axis and their places; the first of equal maxima gets the gradient."""
+    """Return maxima over an axis, and indices; the first of equal maxima gets the gradient."""
     given = _arguments(node, importer, {"x": None, "dim": 0, "keepdim": False})
     emit, x, axis, keepdim = importer.block_builder.emit, *given.values()
     place = emit(op.argmax(x, axis, True))
@@ -155,7 +155,7 @@ def refuse_untranslatable(program: torch.export.ExportedProgram) -> None:
     Raises
     ------
     ConfigError
-        If there is one; names the operator or the buffer.
+        If there is such a node; the message names its operator or buffer.
     """
     written = program.graph_signature.buffers_to_mutate.values()
     for buffer in written:

@@ -2,7 +2,7 @@
 """Sparse matrix of users' choices in the training rows, built in one pass before the first step.
 
 A row's items are the ids of the model's `target` and `seen` features, so every kind of split gives
-the same matrix. It needs 5 bytes per choice, and sorts the pairs once.
+the same matrix. The matrix needs 5 bytes per choice; the pairs are sorted once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROWS = 65_536  # rows read at once
 
 
 def chosen_items(model: Any, dataset: Dataset) -> csr_array:
-    """Return (U, V) bool: whether a user chose an item, by ids of `user` and `target`."""
+    """Return a (U, V) bool matrix of which user chose which item, by `user` and `target` ids."""
     from scipy.sparse import csr_array
 
     users, items = (model.rows_of(model.features[name]) for name in ("user", model.target))
@@ -43,7 +43,7 @@ def learn_(trainer: Any, dataset: Dataset) -> None:
 
 
 def _distinct(model: Any, batch: Any, items: int) -> np.ndarray:
-    """The distinct values ``user * items + item`` of a batch."""
+    """Return the distinct values ``user * items + item`` of a batch."""
     user, found = model.read("user", batch), []
     for name in {model.target, model.seen} - {None}:
         lists = model.read(name, batch, whole=True)
@@ -52,6 +52,6 @@ def _distinct(model: Any, batch: Any, items: int) -> np.ndarray:
 
 
 def _each_once(keys: np.ndarray) -> np.ndarray:
-    """As `numpy.unique`, which hashes whole numbers: some ten times the time of sorting them."""
+    """Do the same as `numpy.unique`, which hashes integers and takes ten times as long."""
     keys = np.sort(keys)
     return keys[np.diff(keys, prepend=-1) != 0]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of equal rows, such as a user's rows when many items are scored for one user.
 
-Kernels compute each row independently, so the first row of a run has the bits of all. Cost where
-rows differ: a comparison of neighbours, feature by feature until all differ.
+Kernels compute each row independently, so the results of a run's first row hold, bit for bit, for
+all its rows. If rows differ, the cost is one comparison of neighbours, feature by feature, until
+all are known to differ.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _ONE_ROW = np.zeros(1, np.int64)
 def distinct_inputs(
     model: Any, function: str, batch: Batch | None
 ) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Return a function's arguments without rows that equal the row before; none without a batch.
+    """Return a function's arguments, leaving out rows that equal the row before.
 
     Returns
     -------
     inputs : dict from str to ndarray
-        As from `Model.inputs`.
+        As from `Model.inputs`; empty if `batch` is None.
     numbers : (B,) int64 or None
         The row of `inputs` for each row of the batch; None if no row was left out.
     """
@@ -47,7 +48,7 @@ def with_row_numbers(inputs: Mapping[str, Any], names: Iterable[str], count: int
     inputs : mapping from str to array
         Arguments for a batch of `count` rows.
     names : iterable of str
-        Numeric arguments (count, n), from `repeated_arguments`.
+        Names of the arguments (count, n) to reduce, from `repeated_arguments`.
     """
     if count == 1:
         return {**inputs, ROW_NUMBERS: _ONE_ROW}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the first non-finite value of a program, by running it again with all values returned.
+"""Search for a program's first non-finite value, by a rerun that returns all values.
 
-The Relax function is rewritten to return every intermediate value, compiled without fusion, and
-run on the failing batch, on the CPU. It needs memory for all values of one batch, and one
-compilation per program. It runs only after a step has failed.
+The Relax function is rewritten to return every intermediate value, compiled without fusion, and run
+on the failing batch, on the CPU. This needs memory for all values of one batch, and one compilation
+per program. It happens only after a step has failed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def first_nonfinite(
     Returns
     -------
     str or None
-        The argument, or the operator and the parameters closest to it; None if all are finite.
+        A message that names the argument, or the operator and the parameters closest to it; None if
+        all values are finite.
     """
-    module, function = program.module, program.function  # before lowering
+    module, function = program.module, program.function  # as it was before lowering
     body = module[function]
     bound = program.arguments.bind(weights, inputs)
     arguments = [to_device(argument, tvm.cpu()) for argument in bound]
@@ -55,7 +56,7 @@ def first_nonfinite(
 
 
 def _shown(body: relax.Function) -> list[Any]:
-    """Return the bindings with float tensors, the values to return."""
+    """Return the bindings of float tensors: the values that the variant returns."""
     return [b for b in body.body.blocks[0].bindings if _is_float_tensor(b.var)]
 
 
@@ -65,7 +66,8 @@ def _showing(module: tvm.IRModule, name: str) -> relax.VirtualMachine:
     old = module[name]
     block = old.body.blocks[0]
     shown = [binding.var for binding in _shown(old)]
-    # A dataflow variable cannot leave its block, so the bindings move to an ordinary block.
+    # A dataflow variable cannot be returned from its block, so the bindings move to an ordinary
+    # block.
     plain = relax.BindingBlock(list(block.bindings))
     body = relax.SeqExpr([plain], relax.Tuple(shown))
     returned = relax.TupleType([var.ty for var in shown])
@@ -96,7 +98,7 @@ _LAYOUT = frozenset({"relax.permute_dims", "relax.reshape", "relax.astype", "rel
 
 
 def _nearest(body: relax.Function) -> Mapping[str, list[str]]:
-    """For each value, the parameters among its operands, else up to two one level deeper."""
+    """Map each value to the parameters among its operands, or to two from a level deeper."""
     same = {param.name: param.name for param in body.params}
     near: dict[str, list[str]] = {name: [name] for name in same}
     for binding in body.body.blocks[0].bindings:

@@ -20,8 +20,8 @@ def gradient_program(
     Raises
     ------
     ConfigError
-        If a parameter is unused, a table is looked up by ids that are no feature, or the loss is a
-        tuple.
+        If a parameter is unused, a table is looked up by ids that are not a feature, or the loss
+        returns a tuple.
     """
     try:
         program = value_and_grad(

@@ -27,23 +27,24 @@ def permutation_importance(
     data : any rows that `evaluate` accepts
         Labelled rows that the model was not trained on.
     max_rows : int
-        Number of rows to read, from the first on.
+        Number of rows to read, starting with the first.
     seed : int
         Seed of the shuffles.
 
     Returns
     -------
     dict
-        By column, the largest first: the increase of ``logloss`` for a binary label, of ``rmse``
-        for a real one, of ``loss`` for several. Near 0 or below, the column does not help, or a
-        correlated column replaces it. Columns derived from the shuffled column change with it.
+        Column -> increase of the loss, the largest first: ``logloss`` for a binary label, ``rmse``
+        for a real label, ``loss`` for several labels. If it is near 0 or negative, the column does
+        not help, or a correlated column replaces it. Columns derived from the shuffled column
+        change with it.
 
     Raises
     ------
     ConfigError
         If the model has no encoder or no labels.
     DataError
-        If `data` has no columns, such as batches.
+        If `data` has no columns, as with batches.
 
     References
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading of a trainer from a saved folder; class names are looked up in tables."""
+"""Loading of a trainer or predictor from a saved folder; a class is looked up by its saved name."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ def load(
     target : str or tvm.target.Target
         Where to run.
     optimizer : Optimizer, optional
-        Needed only if the run was trained with a custom formula. If a table is in exact mode only
-        in this optimizer, it is exact from here on.
+        Needed only if the run was trained with a custom formula. A table that is in exact mode only
+        in this optimizer is exact from now on.
     precision : {"float32", "bf16", "fp16"}, optional
         By default the saved precision.
     loss_scale : float, "dynamic" or LossScale, optional
         By default, the saved scale if the precision is unchanged, else the precision's default.
     model : class, optional
-        Needed only for a model that is not part of this package: its class, which is called with
-        the saved configuration.
+        Needed only for a model that is not part of this package: the model's class, which is called
+        with the saved configuration.
     parallel : from `sparsetrain.parallel`, optional
-        As in `Trainer`; a run keeps its number of parts unless `parallel` sets one.
+        As in `Trainer`; a run keeps its number of parts unless `parallel` sets a new number.
     tables : OnDisk, optional
-        As in `Trainer`, wherever the tables were when they were saved.
+        As in `Trainer`; the saved tables may have been on disk or in memory.
 
     Raises
     ------
     ConfigError
-        If this machine lacks the target or the precision that is asked for.
+        If this machine does not support the target or the precision.
     CheckpointError
         If the folder is damaged or is not a saved trainer.
     """
@@ -100,13 +100,13 @@ def load_predictor(
 ) -> Predictor:
     """Read a predictor: the weights of a saved trainer, or of a quantized model.
 
-    The optimizer's slots are not loaded, unless rows that lag in exact mode need them. `load` reads
-    trainers, and by default a run's latest checkpoint.
+    The optimizer's slots are not loaded, unless rows that lag in exact mode need them. Unlike here,
+    the default of `load` is a run's latest checkpoint.
 
     Raises
     ------
     ConfigError
-        If this machine lacks the target or the precision that is asked for.
+        If this machine does not support the target or the precision.
     CheckpointError
         If the folder is damaged or is not a saved model.
     """
@@ -121,7 +121,7 @@ def load_predictor(
 
 
 def _checked(target: Any, precision: Precision | None) -> Any:
-    """Refuse impossible arguments before a folder is read.
+    """Refuse an unsupported target or precision before the folder is read.
 
     "auto" is not resolved yet: it depends on the model.
     """
@@ -154,7 +154,8 @@ def _read(folder: str | Path, checkpoint: str, makers: Makers, overrides: _Overr
             with checkpoints.opened(path) as saved:
                 return _made(saved, path, makers, overrides)
         except CheckpointError:
-            # An active run may have pruned this checkpoint; then its pointer names a newer one.
+            # A running process may have deleted this checkpoint; then the run's pointer names a
+            # newer one.
             now = checkpoint_in(folder, chosen(folder, checkpoint))
             if attempt == _ATTEMPTS - 1 or now == path:
                 raise
@@ -176,7 +177,7 @@ def _made(saved: Saved, path: Path, makers: Makers, overrides: _Overrides) -> An
         raise error if named else CheckpointError(f"{path}: {error}") from None
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path}: its manifest lacks a valid value: {error}") from error
-    except ValueError as error:  # our own errors, and errors of int()
+    except ValueError as error:  # our own errors, and those from int()
         raise CheckpointError(f"{path}: {error}") from error
 
 
@@ -186,7 +187,7 @@ class _OfClass(ConfigError):
 
 @contextmanager
 def _errors_of(made: type | None, call: str, *passing: type[Exception]) -> Iterator[None]:
-    """Name the caller's class in the errors that it raises; with None, pass errors on."""
+    """Name the caller's class `made` in errors that it raises; if it is None, pass errors on."""
     try:
         yield
     except passing:
@@ -258,7 +259,7 @@ def _model(saved: Mapping[str, Any], given: type | None, kinds: Mapping[str, Kin
             "load(..., model=THE_CLASS)"
         )
     made: Any = given or MODELS[kind]
-    # Older versions saved the kind of the built-in base class for user subclasses.
+    # Older versions saved a user's subclass under the kind of its built-in base class.
     if made.kind != kind and not issubclass(made, MODELS.get(kind, ())):
         raise ConfigError(f"its model is {kind!r}, not {made.kind!r}, the kind of {made.__name__}")
     config = named_as_now(saved["config"], kinds)
@@ -267,9 +268,9 @@ def _model(saved: Mapping[str, Any], given: type | None, kinds: Mapping[str, Kin
 
 
 def _model_of(saved: Saved, given: type | None) -> Any:
-    """Make the model of a manifest, if the saved arrays are its parameters.
+    """Make the model that a manifest describes; check that the saved arrays are its parameters.
 
-    A forged manifest cannot make this use much memory or time: each layer must have an array.
+    A forged manifest cannot make this use much memory or time, since each layer must have an array.
     """
     for name in ("bottom", "top"):
         widths = saved.manifest["model"]["config"].get(name)
@@ -285,7 +286,7 @@ def _model_of(saved: Saved, given: type | None) -> Any:
 
 
 def _without_memory(param: Any) -> np.ndarray:
-    """An array of a parameter's shape and dtype: one zero, broadcast."""
+    """Return an array with a parameter's shape and dtype: one zero, broadcast."""
     zero = np.zeros((), format_of(str(param.dtype)).array)
     return np.broadcast_to(zero, tuple(map(int, param.shape)))
 

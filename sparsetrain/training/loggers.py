@@ -32,12 +32,12 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class MLflow:
-    """Logs metrics to MLflow's active run; without one, MLflow starts one (extra ``mlflow``).
+    """Logs to MLflow's active run; if there is none, MLflow starts a run (extra ``mlflow``).
 
     Parameters
     ----------
     run_id : str, optional
-        The run to log to, if not the active one.
+        The run to log to; by default the active run.
     """
 
     def __init__(self, run_id: str | None = None) -> None:
@@ -51,7 +51,7 @@ class MLflow:
 
 
 class TensorBoard:
-    """Writes event files (extra ``tensorboard``); a resumed run begins a new one.
+    """Writes event files (extra ``tensorboard``); a resumed run begins a new file.
 
     Parameters
     ----------

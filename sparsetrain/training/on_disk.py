@@ -40,7 +40,7 @@ def with_disk(
 
 
 class DiskTables(OneProcess):
-    """One process with tables on disk; programs see a cache of each table.
+    """One process with tables on disk; compiled programs see only a cache of each table.
 
     Parameters
     ----------
@@ -49,12 +49,13 @@ class DiskTables(OneProcess):
     optimizer, target, accumulate
         As in `Trainer`.
     alone : bool
-        Whether one process trains.
+        Whether there is only one training process.
 
     Raises
     ------
     ConfigError
-        If the bits would differ from tables in memory, or a program needs all rows at once.
+        If results would differ from tables in memory, or a program needs all rows of a table at
+        once.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class DiskTables(OneProcess):
         }
 
     def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
-        """Fresh parameters, with empty caches in place of tables.
+        """Return initialized parameters, with empty caches in place of tables.
 
         Raises
         ------
@@ -113,12 +114,12 @@ class DiskTables(OneProcess):
 
     @with_builder_lock
     def of_caches(self, module: tvm.IRModule) -> tvm.IRModule:
-        """Return the model's module for tables with the caches' number of rows.
+        """Return the model's module, with as many rows in each table as its cache has.
 
         Raises
         ------
         ConfigError
-            If a function reads tables other than by ids of a batch, or uses these ids for anything
+            If a function reads a table other than by a batch's ids, or uses these ids for anything
             else.
         """
         made = module.clone()
@@ -149,7 +150,7 @@ class DiskTables(OneProcess):
         Raises
         ------
         ConfigError
-            If the optimizer updates untouched rows, or the file cannot be created.
+            If the optimizer updates untouched rows, or a file cannot be created.
         ResourceError
             If the disk is full.
         """

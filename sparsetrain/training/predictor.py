@@ -41,7 +41,7 @@ from sparsetrain.training.state import TrainingState, fill_
 
 
 class Predictor:
-    """Evaluates, predicts and recommends; see `Trainer` for the parameters.
+    """A model that evaluates, predicts and recommends; see `Trainer` for the parameters.
 
     Threads may share it: they read and check batches in parallel, and run kernels one at a time.
     """
@@ -62,7 +62,7 @@ class Predictor:
         self.backend = backend_of(target)
         self.precision, self.arithmetic = arithmetic.name, arithmetic
         self.steps = self.epochs = 0
-        self._lock = new_lock()  # of the thread that reads or writes weights
+        self._lock = new_lock()  # held by the thread that reads or writes weights
         table_format_of(model).require_target(target)
         require_loadable(model)
         if encoder is not None:
@@ -74,7 +74,7 @@ class Predictor:
         require_own_names(type(model).__name__, params, model.tables())
         parts, device = named_tables(parallel.tables(model)), device_of(target)
         held = {}
-        for name in list(params):  # one by one, so that two copies of all never exist
+        for name in list(params):  # one at a time, so that never all exist twice
             weight = to_device(params.pop(name), device, f"parameter {name!r}")
             held[name] = Table(name, weight, named=parts.get(name))
         self.params = Tables(held)
@@ -103,7 +103,7 @@ class Predictor:
         )
 
     def _described(self) -> list[str]:
-        """Return parts of `repr` after the model's kind."""
+        """Return the parts of `repr` that follow the model's class."""
         return []
 
     @cached_property
@@ -145,34 +145,34 @@ class Predictor:
         ----------
         data : any source that `fit` accepts
         batch_size : int
-            Ignored for a ranking, where it follows from the number of items.
+            Ignored for rankings, since the number of items then determines it.
         group_by : str, optional
             A feature with one id in each row, such as the user. Rows with the same id form a group,
-            and each binary label also gets the scores of `GroupedAUC`. Values that share a row of
-            the encoder, such as rare ones, form one group.
+            and each binary label also gets the scores of `GroupedAUC`. Values that share an id,
+            such as rare values, form one group.
         k : int or sequence of int
             Cutoffs of ranking metrics.
         negatives : int or ndarray (rows, n) of integers, optional
-            Rank the wanted item of a row among this number of randomly drawn unseen items (the
-            same in every call), or among items with these ids; by default among all items the row
-            has not seen.
+            Rank a row's wanted item among this number of randomly drawn unseen items (the same in
+            every call), or among the items with these ids; by default, among all items that are not
+            in the row's history.
         negative_weights : ndarray (V,), optional
             Relative probabilities of drawing the items, such as their counts; uniform by default.
         by_weights : bool
-            Weight rows by the encoder's weight column, in all scores of labels except `rows` and
-            the grouped scores.
+            Weight rows by the encoder's weight column; this affects all scores of labels except
+            ``rows`` and the grouped scores.
 
         Returns
         -------
         dict
             For one binary label: ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
-            (normalised entropy), ``calibration``, ``accuracy``, ``rows``, ``constant_logloss`` and
+            (normalized entropy), ``calibration``, ``accuracy``, ``rows``, ``constant_logloss`` and
             ``positive_rate``. For labels of other kinds: the scores of their metrics, such as
             `RegressionMetrics`. For several labels: ``NAME.auc`` and so on, with ``loss`` and
             ``rows``. Without labels: the scores of `RankingMetrics`, such as ``ndcg@10``, and
-            ``pop_ndcg@10`` and so on, the same scores for a ranking by popularity in the rows'
-            histories. A wanted value that was rare or unknown when the encoder was fitted counts as
-            never recommended; null values are ignored.
+            ``pop_ndcg@10`` and so on, the same scores for items ranked by how often they occur in
+            the rows' histories. A wanted value without a row of its own, rare or unknown to the
+            encoder, counts as never recommended; null values are ignored.
 
         Raises
         ------
@@ -221,10 +221,10 @@ class Predictor:
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Return predictions (rows,) float32 in the order of the rows; labels are not needed.
 
-        Probabilities of a binary label, values of a real one, means of counts; (rows, C)
-        probabilities of C classes, (rows, Q) quantiles; for several labels, all of these side by
-        side. Without labels, the score of each row's wanted item; if the data have no column of
-        wanted items, (rows, V) scores of all items, -inf for ids that are not items.
+        These are probabilities of a binary label, values of a real label or means of counts; (rows,
+        C) probabilities of C classes; (rows, Q) quantiles; for several labels, all of these side by
+        side. Without labels, they are the scores of each row's wanted item; if the data have no
+        column of wanted items, (rows, V) scores of all items, -inf for ids that are not items.
 
         Raises
         ------
@@ -278,19 +278,19 @@ class Predictor:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return copies of all parameters and slots, by name.
 
-        Tables appear one by one, ``embeddings.C1.weight``, however they are stored; a slot as
-        ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 4) int8: each row holds its
-        numbers, then a float32 scale. One for prediction is (V, D + 8) uint8: bytes, scale and
-        offset.
+        Each table has its own entry, ``embeddings.C1.weight``, even if it shares a storage; a slot
+        is ``embeddings.C1.weight:sum``. A table trained in int8 is (V, D + 4) int8: each row holds
+        D numbers, then a float32 scale. A table for prediction only is (V, D + 8) uint8: D bytes,
+        then scale and offset.
         """
         with self.snapshot() as state:
             return {name: array.copy() for name, array in state.arrays.items()}
 
     @contextmanager
     def snapshot(self, *, missed: int = 0) -> Iterator[TrainingState]:
-        """The current state; threads that write weights wait until the block ends.
+        """Yield the current state; threads that write weights wait until the block ends.
 
-        Rows that lag by more than `missed` steps in exact mode are caught up first.
+        In exact mode, rows that lag by more than `missed` steps are caught up first.
         """
         missed = min(missed, self.parallel.most_missed)
         with self._lock:
@@ -299,12 +299,12 @@ class Predictor:
     @together
     @synchronized
     def restore_(self, saved: Saved) -> None:
-        """Fill all arrays and counts from an open checkpoint; undefined after an error.
+        """Fill all arrays and counts from an open checkpoint; after an error they are undefined.
 
         Raises
         ------
         CheckpointError
-            If its arrays do not fit this model, are damaged or not finite.
+            If the checkpoint's arrays do not fit this model, are damaged or are not finite.
         """
         self._recount(saved.manifest)
         with self._writing() as target:
@@ -317,7 +317,7 @@ class Predictor:
 
     @property
     def _count(self) -> runtime.NDArray | None:
-        """Steps taken, if a checkpoint needs the optimizer's own count of them."""
+        """The optimizer's own step count for a checkpoint, or None if it keeps no count."""
         return None
 
     @property
@@ -338,12 +338,12 @@ class Predictor:
     def _weights(
         self, read: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, runtime.NDArray]:
-        """The parameters with which it scores.
+        """Return the parameters used for scoring.
 
         Parameters
         ----------
         read : mapping of str to integer array, optional
-            Storage -> the rows that will be read; only these are brought up to date. For storages
-            left out, all rows are.
+            Storage -> the rows that will be read; only these are brought up to date. In a storage
+            that is left out, all rows are.
         """
         return self.params.rows(read)

@@ -29,7 +29,7 @@ _UNGUARDED = nullcontext()
 
 
 class OneProcess:
-    """This process alone, which has all rows of all tables."""
+    """A group of this process alone, which has all rows of all tables."""
 
     parts: int | None = None  # number of parts of a batch
     most_missed = FOREVER  # most steps that rows in a checkpoint may have missed
@@ -43,27 +43,27 @@ class OneProcess:
         return "<one process>"
 
     def joined(self, model: Any, optimizer: Any, accumulate: int) -> OneProcess:
-        """Return the same processes for a new model."""
+        """Return the group of the same processes for a new model."""
         return ALONE
 
     def known(
         self, arrays: Mapping[str, np.ndarray], tables: Iterable[str], row: int
     ) -> tuple[dict[str, np.ndarray], int]:
-        """Return a row of each table, and the step up to which all rows are current."""
+        """Return row `row` of each table that has it, and the step up to which rows are current."""
         found = {name: arrays[name][row] for name in tables if len(arrays[name]) > row}
         return found, last_step(arrays)
 
     def guard(self) -> AbstractContextManager[Any]:
-        """While the block runs, an error in one process is raised in all."""
+        """Return a context in which an error in one process is raised in all of them."""
         return _UNGUARDED
 
     def tables(self, model: Any) -> Mapping[str, Mapping[str, slice]]:
-        """Return the rows of each table in the storages."""
+        """Return, for each storage, the rows of each table in it."""
         found: Mapping[str, Mapping[str, slice]] = model.tables()
         return found
 
     def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
-        """Fresh parameters; a table has the rows of this process."""
+        """Return initialized parameters; a table has only the rows of this process."""
         return initialize_checked(model, seed, fill)
 
     def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
@@ -86,7 +86,7 @@ class OneProcess:
         Raises
         ------
         DataError
-            If it is not a batch.
+            If `batch` is not a `Batch`.
         """
         raise DataError(
             f"step needs a Batch, not a {type(batch).__name__}: use encoder.encode(table) for a "
@@ -118,7 +118,7 @@ class OneProcess:
             return rows_of(as_numpy(predictor._program(function)(weights, inputs)), numbers)
 
     def whole(self, weights: Mapping[str, NDArray], names: Container[str]) -> Mapping[str, NDArray]:
-        """Weights of this process, with all rows of the named ones."""
+        """Return the weights of this process, but with all rows of the named tables."""
         return weights
 
     def write(
@@ -128,7 +128,7 @@ class OneProcess:
         checkpoint.write(folder, arrays, manifest)
 
     def opened(self, saved: Saved) -> Saved:
-        """Return an open checkpoint with this process's view of it."""
+        """Return this process's view of an open checkpoint."""
         return saved
 
     def fit(self, trainer: Any, fit: Callable[..., Any], train: Any, options: Any) -> Any:
@@ -136,7 +136,7 @@ class OneProcess:
         return fit(train, **options)
 
     def require_whole(self) -> None:
-        """Raise if this process does not have all rows of a table."""
+        """Raise an error if this process does not have all rows of a table."""
 
 
 ALONE = OneProcess()
@@ -150,13 +150,13 @@ def same_processes(trainer: Any) -> dict[str, OneProcess]:
 def known(
     trainer: Any, arrays: Mapping[str, np.ndarray], tables: Iterable[str], row: int
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Return a row of each table, and the current step of rows; see `OneProcess.known`."""
+    """Return a row of each table, and the step up to which rows are current: `OneProcess.known`."""
     found: tuple[dict[str, np.ndarray], int] = trainer.parallel.known(arrays, tables, row)
     return found
 
 
 def together(method: Method) -> Method:
-    """Guard a method that all processes of the group call alike."""
+    """Decorate a method that all processes call, so that an error in one is raised in all."""
 
     @wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -167,7 +167,7 @@ def together(method: Method) -> Method:
 
 
 def fitted(fit: Method) -> Method:
-    """Decorate `fit` so that calls go through the group."""
+    """Decorate `fit` so that calls go through the trainer's group."""
 
     @wraps(fit)
     def call(self: Any, train: Any, **options: Any) -> Any:
@@ -177,7 +177,7 @@ def fitted(fit: Method) -> Method:
 
 
 def whole(method: Method) -> Method:
-    """Raise if a process that has only some rows of a table calls a method."""
+    """Decorate a method so that it raises in a process with only some rows of a table."""
 
     @wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:

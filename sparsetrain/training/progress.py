@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Progress of a long run on stderr: rows per second, loss and time left.
 
-A `Progress` is called for every batch; it decides by the clock when to show something, so a call
-costs about a microsecond. On a terminal and in a notebook it is a bar, elsewhere one line every few
-seconds.
+A `Progress` is called for every batch, but shows something only after some time has passed, so a
+call costs about a microsecond. It shows a bar on a terminal or in a notebook, elsewhere a line
+every few seconds.
 """
 
 import math
@@ -23,11 +23,11 @@ _SMOOTHING_BATCHES = 50
 class Progress:
     """Interface that `Trainer.fit` calls: `start` once, `advance` per batch, `finish` always.
 
-    All four are required: notes are rare, and mostly come after the last batch.
+    All four methods are required. `note` is called rarely, and mostly after the last batch.
     """
 
     def start(self, total: int | None, title: str = "") -> None:
-        """Begin; `total` rows will come, None if unknown; `title` names the epoch."""
+        """Begin an epoch named `title` with `total` rows, None if their number is unknown."""
 
     def advance(self, rows: int, loss: float) -> None:
         """Count `rows` more rows, with the mean loss `loss`."""
@@ -39,7 +39,7 @@ class Progress:
         """End, after the last batch or after an error."""
 
 
-_SETTLED = 1.0  # seconds before the rate is good enough to estimate the time left
+_SETTLED = 1.0  # seconds until the rate is reliable enough to estimate the time left
 _CALLS = ("start", "advance", "note", "finish")
 
 
@@ -48,7 +48,7 @@ class Silent(Progress):
 
 
 class Lines(Progress):
-    """Plain lines, one every `interval` seconds and one at the end: for logs and pipes.
+    """Plain lines for logs and pipes: one every `interval` seconds and one at the end.
 
     The rate leaves out the first batch, which waits for compilation. The loss is a moving average
     (a plain mean at first); the last line has the mean of all rows, like the epoch's record.
@@ -73,7 +73,7 @@ class Lines(Progress):
         self._loss = self._loss_sum = 0.0
 
     def advance(self, rows: int, loss: float) -> None:
-        """Count a batch; show the state if that is due."""
+        """Count a batch; show the progress if a line is due."""
         now = self._clock()
         if not self._batches:
             self._first = rows, now
@@ -100,7 +100,7 @@ class Lines(Progress):
         self.note(self._state())
 
     def _state(self) -> str:
-        """Return the state in one line, without unknown parts."""
+        """Return the progress in one line, without parts that are unknown."""
         text, rate = self._line(self._done(), *self._first)
         settled = self._clock() - self._first[1] >= _SETTLED
         if rate and settled and self._total is not None:
@@ -124,10 +124,10 @@ class Lines(Progress):
 
 
 class Bar(Lines):
-    """A bar that redraws at most ten times a second: for terminals.
+    """A bar for terminals that redraws at most ten times a second.
 
-    It draws from the training thread. A separate refresh thread would compete with the kernels'
-    threads on a small machine.
+    The training thread draws it, since on a small machine a separate refresh thread would compete
+    with the kernels' threads.
     """
 
     _bar: Any = None
@@ -149,14 +149,14 @@ class Bar(Lines):
         self._bar.start()
 
     def note(self, text: str) -> None:
-        """Print the message above the bar, or plainly without a bar."""
+        """Print the message above the bar, or as a plain line if there is no bar."""
         if self._bar is None:
             super().note(text)
         else:
             self._bar.console.print(text, highlight=False)
 
     def finish(self) -> None:
-        """Draw the last state and restore the cursor; safe to call twice."""
+        """Draw the final bar and restore the cursor; safe to call twice."""
         if self._bar is not None:
             self._loss = self._loss_sum / max(self._rows, 1)
             self._show()
@@ -164,7 +164,7 @@ class Bar(Lines):
             self._bar = None
 
     def _done(self) -> str:
-        """Return only the share of rows done, so that the line fits 80 columns."""
+        """Return the share of rows done without their number, so that the line fits 80 columns."""
         if not self._total:
             return super()._done()
         return f"{self._rows / self._total:.0%} of {format_count(self._total, 'row')}"
@@ -176,7 +176,7 @@ class Bar(Lines):
 
 
 class Notebook(Lines):
-    """A bar that is updated in place, with notes as plain output: for notebooks.
+    """A bar for notebooks that is updated in place; notes are plain output.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class Notebook(Lines):
         self._cell = self._display(self._bundle(title), raw=True, display_id=True)
 
     def finish(self) -> None:
-        """Show the last state; safe to call twice."""
+        """Show the final state; safe to call twice."""
         if self._cell is not None:
             self._loss = self._loss_sum / max(self._rows, 1)
             took = format_seconds(self._clock() - self._began)
@@ -251,12 +251,12 @@ def make_progress(
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return a count of things for people: `1 row`, `2,000 rows`."""
+    """Return a readable count: `1 row`, `2,000 rows`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration for people: `0.4 s`, `8 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Return a readable duration: `0.4 s`, `8 s`, `3 min 20 s`, `2 h 05 min`."""
     if seconds < 1:
         return f"{seconds:.1g} s"
     whole = round(seconds)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`QuantizedModel`: a trained model with int8 tables, for predictions and saving.
 
-A row takes D + 8 bytes instead of 4 D, and optimizer slots are not copied. Tables that were trained
-in int8 stay as they are. All layers stay float32. Making one costs a pass over the tables, and the
-memory of both models meanwhile.
+A row of a table takes D + 8 bytes instead of 4 D, and optimizer slots are not copied. Tables that
+were trained in int8 stay unchanged, and layers stay float32. Quantizing a model takes one pass over
+the tables, and memory for both models.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from sparsetrain.training.save import QUANTIZED, describe
 
 
 class QuantizedModel(Predictor):
-    """Evaluates and predicts with int8 tables; made by `Trainer.quantized`."""
+    """A model with int8 tables that evaluates and predicts; made by `Trainer.quantized`."""
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write model and encoder to a folder for `sparsetrain.load_predictor`."""
+        """Write model and encoder to a folder that `sparsetrain.load_predictor` can read."""
         with describe(self, QUANTIZED, extra or {}) as saved:
             checkpoint.write(folder, *saved)
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise `ConfigError`: quantised tables cannot be trained."""
+        """Raise `ConfigError`: quantized tables cannot be trained."""
         UINT8.require_trainable()
         raise AssertionError("int8 is for prediction")
 
@@ -40,7 +40,7 @@ class QuantizedModel(Predictor):
 
 
 def quantize(trained: Predictor) -> QuantizedModel:
-    """Make one of a model with current rows; see `Trainer.quantized`."""
+    """Make a quantized model from a trained model; see `Trainer.quantized`."""
     same = table_format_of(trained.model) is INT8
     model = _for_prediction(trained.model, INT8 if same else UINT8)
     arithmetic = Arithmetic(trained.precision, trained.target)
@@ -51,7 +51,7 @@ def quantize(trained: Predictor) -> QuantizedModel:
         table, own = trained.params.table(name), source[name]
         rows = table.as_int8(own) if table.named and not same else own
         rows = trained.parallel.whole({name: rows}, (name,))[name]
-        if rows is own:  # which training goes on to change
+        if rows is own:  # `own` will change in further training
             copy_(weight, rows)
         else:
             made.params[name] = to_device(rows, weight.device)
@@ -59,7 +59,7 @@ def quantize(trained: Predictor) -> QuantizedModel:
 
 
 def _for_prediction(model: Any, stored: TableFormat) -> Any:
-    """The same model with tables of a format, without arrays."""
+    """Return the same model, without parameters, with tables of this format."""
     made = type(model)
     try:
         again = made(**{**model.config(), "table_dtype": stored.dtype})
@@ -74,9 +74,9 @@ def _for_prediction(model: Any, stored: TableFormat) -> Any:
 
 
 def named_as_now(config: dict[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """The configuration of a saved model; "int8" once meant rows for prediction.
+    """Return a saved model's configuration, with today's name of its table format.
 
-    Older versions called the prediction format int8. `kinds` are the saved arrays' kinds.
+    Older versions called the format for prediction "int8". `kinds` are the saved arrays' kinds.
     """
     tables = (dtype for name, (_, dtype) in kinds.items() if not name.startswith(BESIDE))
     if config.get("table_dtype") == INT8.dtype and UINT8.array in tables:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Baseline of a ranking: the metrics of Pop, which ranks all items by popularity for every user.
 
-An item's popularity is the number of rows with it in their histories, so wanted items do not count,
-and nothing from the training is needed. Ids of all rows are held until the end, and the evaluation
-takes up to twice as long; validations during training leave it out.
+An item's popularity is the number of rows that have it in their histories. So wanted items do not
+count, and no training data are needed. The ids of all rows are kept until the end, and an
+evaluation takes up to twice as long; validations during training leave the baseline out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POP = "pop_"  # prefix of a score's name
 
 
 class _Rows(NamedTuple):
-    """Wanted and seen items of a batch, and candidate ids unless all items are candidates."""
+    """Wanted and seen items of a batch; candidate ids, or None if all items are candidates."""
 
     wanted: Ragged
     counts: np.ndarray
@@ -36,7 +36,7 @@ class Floor:
     k
         As in `RankingMetrics`.
     no_items : ndarray (V,) bool
-        Rows of the item table that are not items.
+        Marks the rows of the item table that are not items.
     """
 
     def __init__(self, k: int | Sequence[int], no_items: np.ndarray) -> None:
@@ -45,7 +45,7 @@ class Floor:
         self._rows: list[_Rows] = []
 
     def add(self, wanted: Ragged, counts: np.ndarray, seen: Ragged, ids: np.ndarray | None) -> None:
-        """Add rows as in `RankingMetrics.update`; `ids` (B, I) are the items of score columns."""
+        """Add rows as in `RankingMetrics.update`; `ids` (B, I) are the candidates' ids."""
         items = len(self._no_items)
         once = np.unique(seen.rows() * items + seen.ids) % items
         self._listed += np.bincount(once, minlength=items)

@@ -2,7 +2,7 @@
 """Retrieval with a model of queries and items: ranking metrics and the best items of each row.
 
 Functions without a dataset are methods of a `Predictor`. An item's score is the dot product of its
-vector and the query's. The scores of all items for a batch of rows are in memory at once.
+vector and the query's. The scores of all items for a batch of rows are held in memory at once.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sparsetrain.models.functions import arguments_of
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.training.ranking_floor import Floor
 
-SCORES = 1 << 24  # numbers held at once
-NO_ITEM = -1  # in place of an id, where fewer than k items are left
+SCORES = 1 << 24  # scores held in memory at once
+NO_ITEM = -1  # stands for an id if fewer than k items are left
 
 
 def item_vectors(predictor: Any) -> np.ndarray:
-    """Return (V, D) float32 vectors of all items, for example for your own index."""
+    """Return (V, D) float32 vectors of all items, for example for an index of your own."""
     _require_retrieval(predictor)
     found: np.ndarray = predictor._vectors("items")
     return found
@@ -48,18 +48,18 @@ def _queries(predictor: Any, batch: Batch) -> np.ndarray:
 
 
 class _ByVectors:
-    """Scores as products of vectors; item vectors are computed once."""
+    """Scores as dot products of vectors; item vectors are computed once."""
 
     def __init__(self, predictor: Any) -> None:
         self._predictor, self._items = predictor, item_vectors(predictor)
         self.count = len(self._items)  # number of items
 
     def of_all(self, batch: Batch) -> np.ndarray:
-        """(B, V) float32."""
+        """Return the scores of all items, (B, V) float32."""
         return _queries(self._predictor, batch) @ self._items.T
 
     def of(self, batch: Batch, ids: np.ndarray) -> np.ndarray:
-        """(B,) scores of one item of each row."""
+        """Return the score of one item per row, (B,)."""
         return (_queries(self._predictor, batch) * self._items[ids]).sum(axis=1)
 
 
@@ -72,7 +72,7 @@ class _ByModel:
         self.count = self._model.rows_of(self._model.features[self._model.target])
 
     def of_all(self, batch: Batch) -> np.ndarray:
-        """(B, V) float32."""
+        """Return the scores of all items, (B, V) float32."""
         target = self._model.target
         names = [name for name in self._model.features if name != target]
         features = {name: self._model.read(name, batch) for name in names}
@@ -80,7 +80,7 @@ class _ByModel:
         return scores
 
     def of(self, batch: Batch, ids: np.ndarray) -> np.ndarray:
-        """(B,) scores of one item of each row."""
+        """Return the score of one item per row, (B,)."""
         return self.of_all(batch)[np.arange(len(ids)), ids]
 
 
@@ -90,9 +90,9 @@ def _scorer(predictor: Any) -> _ByVectors | _ByModel:
 
 
 def wanted_column(model: Any) -> tuple[str, ...]:
-    """The column of wanted items; data need it only if these are scored.
+    """Return the column of wanted items; data need it only if wanted items are scored.
 
-    Empty for a model without `target`, or with queries that read it.
+    The result is empty if the model has no `target`, or if its queries read that column.
     """
     target = model.target
     reads = arguments_of(model, "query") if "query" in model.functions else ()
@@ -100,7 +100,7 @@ def wanted_column(model: Any) -> tuple[str, ...]:
 
 
 def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
-    """(rows,) scores of each row's wanted item; without such a column (rows, V) of all items."""
+    """Return scores of wanted items, (rows,); without their column, of all items, (rows, V)."""
     scorer, model = _scorer(predictor), predictor.model
     if model.target is not None and dataset.absent.isdisjoint(wanted_column(model)):
         found = [_scores_of_target(predictor, each, scorer) for each in dataset.batches(batch_size)]
@@ -135,18 +135,18 @@ def recommend(
         The column of wanted items is not read, and may be missing.
     k : int
     include_seen : bool
-        Whether to recommend items that are in the model's `seen` feature.
+        Whether to recommend items that a row already has in the model's `seen` feature.
 
     Returns
     -------
     tuple of (rows, k) int64 and (rows, k) float32
-        ``encoder.values(column)[id]`` is the value of an id. If a row has fewer than k items
-        left, the remaining ids are -1 and their scores -inf.
+        The ids and the scores; ``encoder.values(column)[id]`` is the value of an id. If a row has
+        fewer than k items left, the remaining ids are -1 and their scores -inf.
 
     Raises
     ------
     ConfigError
-        If the model has no queries and items, or fewer than k items.
+        If the model has no query and item vectors, or fewer than k items.
     """
     dataset = predictor._dataset(data, require_label=False)
     scorer = _scorer(predictor)
@@ -180,7 +180,7 @@ def evaluate(
 ) -> dict[str, Any] | None:
     """Return ranking metrics of the wanted items; with `floor`, also the metrics of Pop.
 
-    Returns None if `stop` returned True between two batches.
+    The result is None if `stop` returned True between two batches.
     """
     model = predictor.model
     if model.target is None:
@@ -221,10 +221,11 @@ def evaluate(
 
 
 def _wanted(listed: Ragged, no_items: np.ndarray, is_raw: bool) -> tuple[Ragged, np.ndarray]:
-    """The items that each row wants, and the number of wanted values without a row of their own.
+    """Return each row's wanted items, and its number of wanted values, including rare values.
 
-    Raw data list equal values once, so each value that is not missing counts. In encoded data,
-    values that share an id cannot be told apart: an item counts once, and every rare value counts.
+    Raw data were read with each value listed once, so each value that is not missing counts. In
+    encoded data, values that share an id cannot be told apart: an item counts once, and every rare
+    value counts.
     """
     ids, rows, lists = listed.ids, listed.rows(), len(listed.offsets) - 1
     is_item, first = ~no_items[ids], np.full(len(ids), is_raw)
@@ -235,7 +236,7 @@ def _wanted(listed: Ragged, no_items: np.ndarray, is_raw: bool) -> tuple[Ragged,
 
 
 def _checked(negatives: Any, weights: Any, items: int) -> int | np.ndarray | None:
-    """Negatives, checked: a number, or ids of items."""
+    """Return checked negatives: a number, or ids of items."""
     if weights is not None and not (
         isinstance(weights, np.ndarray) and weights.shape == (items,) and (weights >= 0).all()
     ):
@@ -274,7 +275,7 @@ def _drawn(
     if few is not None:
         return few
     # Items with the largest random numbers are a sample without replacement; with log(u) / weight
-    # they are drawn in proportion to the weights (Efraimidis and Spirakis 2006).
+    # the items are drawn in proportion to their weights (Efraimidis and Spirakis 2006).
     chance = draws.uniform("negatives", scores)
     if weights is not None:
         with np.errstate(divide="ignore"):
@@ -286,7 +287,7 @@ def _drawn(
 def _few(draws: Draws, taken: np.ndarray, count: int) -> np.ndarray | None:
     """Draw a few of many items without replacement, excluding taken ones; None if too few remain.
 
-    This takes a fortieth of the time of drawing a number for each item.
+    This takes a fortieth of the time that one random number for each item would take.
     """
     rows, items = taken.shape
     ids = draws.integers("few", items, like=np.empty((rows, 2 * count), bool))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving of a trainer as a folder of arrays and a manifest.
 
-The manifest has names (a model's kind, an optimizer's name) and numbers; nothing in it is code. The
+The manifest holds names (a model's kind, an optimizer's name) and numbers, but no code. The
 `checkpoint` package writes and checks the folder; `load.py` makes a trainer from it.
 """
 
@@ -25,7 +25,7 @@ from sparsetrain.training.predictor import Predictor
 
 KIND = "sparsetrain.trainer"
 QUANTIZED = "sparsetrain.quantized"
-MOST_MISSED = 1 << 16  # steps; 5 MB of Adam's numbers
+MOST_MISSED = 1 << 16  # in steps; Adam's numbers for this many steps take 5 MB
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pandas", "pyarrow", "scipy")
 
 
@@ -36,7 +36,7 @@ Saving = tuple[dict[str, np.ndarray], dict[str, Any]]  # arrays as views, and th
 def describe(
     model: Predictor, kind: str, extra: Mapping[str, Any], missed: int = 0
 ) -> Iterator[Saving]:
-    """Yield arrays and manifest of a model, valid in the block; `extra` are plain JSON values.
+    """Yield arrays and manifest of a model, valid in the block; `extra` goes into the manifest.
 
     Rows may lag by up to `missed` steps.
     """
@@ -63,10 +63,10 @@ def describe(
 def describe_trainer(
     trainer: Any, extra: Mapping[str, Any], run: dict[str, Any] | None = None
 ) -> Iterator[Saving]:
-    """`describe` with everything needed to resume; `run` is the state of its run.
+    """Do the same as `describe`, with all that resuming needs; `run` is the run's state.
 
-    Rows that lag by a few steps are saved unchanged, with the steps they missed, if the optimizer
-    can be rebuilt from its configuration to replay them.
+    Rows that lag by a few steps are saved without catching up, together with the steps they missed,
+    if the optimizer can be rebuilt from its configuration to replay these steps.
     """
     optimizer = to_config(trainer.optimizer)
     missed = MOST_MISSED if is_known(optimizer) else 0
@@ -85,7 +85,7 @@ def describe_trainer(
         )
 
 
-# Cached, since an encoder never changes and a run saves it many times.
+# Cached, since an encoder never changes, and a run saves its encoder many times.
 _STATES: WeakKeyDictionary[Encoder, tuple[Any, dict[str, np.ndarray], str | None]] = (
     WeakKeyDictionary()
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of rows by a model with labels: metrics of labelled rows, and predictions."""
+"""Scores by a model with labels: metrics of labelled rows, and predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def evaluate(
 ) -> dict[str, Any] | None:
     """Return metrics of labelled rows, or None if `stop` returned True between two batches.
 
-    With `by_weights`, rows are weighted.
+    With `by_weights`, metrics weight each row by its weight in the batch.
     """
     model = predictor.model
 
@@ -53,7 +53,7 @@ def evaluate(
 
 
 def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
-    """Predictions of all rows, batch by batch, since float64 arrays of all rows would be large."""
+    """Predict all rows, batch by batch, since float64 arrays of all rows would be large."""
     model = predictor.model
     scored = predictor._scored(dataset.batches(batch_size))
     found = [model.all_labels.predictions(logits) for _, logits in scored]
@@ -78,7 +78,7 @@ def score(predictor: Any, batch: Batch) -> np.ndarray:
 
 
 def logits_inputs(predictor: Any, batch: Batch) -> dict[str, Any]:
-    """Return the arguments of the program for logits, except parameters."""
+    """Return the arguments of the logits program, except parameters."""
     inputs: dict[str, Any] = predictor.model.inputs(batch)
     if predictor._repeated:
         inputs = with_row_numbers(inputs, predictor._repeated, len(batch))
@@ -86,7 +86,7 @@ def logits_inputs(predictor: Any, batch: Batch) -> dict[str, Any]:
 
 
 def finite(predictor: Any, logits: np.ndarray) -> np.ndarray:
-    """The scores, if they are finite; else raise, and name a parameter that is not finite."""
+    """Return logits if all are finite; else raise an error that names a parameter that is not."""
     is_finite = np.isfinite(logits)
     if not is_finite.all():
         found = describe_nonfinite(predictor.params.views(missed=FOREVER))

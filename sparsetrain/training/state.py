@@ -17,7 +17,7 @@ from sparsetrain.tables.state_dict import BESIDE, COUNT, check_finite, check_kin
 
 
 class TrainingState(NamedTuple):
-    """Views of parameters and slots by name, and the counts of steps as plain values."""
+    """Views of parameters and slots by name, and the trainer's counts as plain values."""
 
     arrays: dict[str, np.ndarray]
     counts: dict[str, Any]
@@ -26,8 +26,8 @@ class TrainingState(NamedTuple):
 def fill_(target: dict[str, np.ndarray], saved: Saved, updates: int | None) -> None:
     """Fill arrays from a checkpoint; writes `target`.
 
-    An optimizer that counts steps, such as one with a schedule, can continue from one that does
-    not, and vice versa. A target without an optimizer ignores the saved slots.
+    An optimizer that counts steps, for example for a schedule, can continue from an optimizer that
+    does not, and vice versa. If the target has no optimizer, saved slots are ignored.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ def fill_(target: dict[str, np.ndarray], saved: Saved, updates: int | None) -> N
 
 
 def needs_slots(manifest: Mapping[str, Any]) -> bool:
-    """Whether scores of a saved trainer need its slots: for averages and for lagging rows."""
+    """Whether scoring with a saved trainer needs its slots: for averages or lagging rows."""
     averages = manifest["optimizer"]["options"].get("average") is not None
     return averages or bool(missed_of(manifest))
 
 
 def rule_then(manifest: Mapping[str, Any], name: str) -> UpdateRule:
-    """Return the rule of a table when it was saved."""
+    """Return the update rule that a table had when it was saved."""
     optimizer = from_config(manifest["optimizer"])
     return rule_of(name, optimizer.rule(), optimizer.groups)

@@ -63,8 +63,8 @@ class Trainer(Predictor):
     Parameters
     ----------
     model : Model, class or str
-        Such as ``DLRM.for_encoder(encoder, dim=32)``; of a class or a name of
-        `sparsetrain.models.MODELS`, the one for the encoder.
+        A model such as ``DLRM.for_encoder(encoder, dim=32)``; a class, or a name in
+        `sparsetrain.models.MODELS`, is constructed for the encoder.
     optimizer : Optimizer or str
         From `sparsetrain.optim`; a name uses a learning rate of 0.02.
     target : str or tvm.target.Target
@@ -76,17 +76,17 @@ class Trainer(Predictor):
     initialize : bool
         Whether to draw weights; otherwise they are undefined until a state is loaded.
     accumulate : int
-        Number of parts of a batch, computed one after the other: it needs the memory of one part,
-        and makes the step of the whole batch.
+        Number of parts of a batch, computed one after the other: a step needs the memory of one
+        part, but updates once for the whole batch.
     precision : {"float32", "bf16", "fp16"}
-        Operands of matrix products: "bf16" rounds them to bfloat16, "fp16" to float16 (on CUDA),
-        and both sum in float32. Parameters, gradients and updates stay float32.
+        Precision of the operands of matrix products: "bf16" rounds them to bfloat16, "fp16" to
+        float16 (on CUDA); both sum in float32. Parameters, gradients and updates stay float32.
     loss_scale : float, "dynamic" or LossScale, optional
         Factor of the loss in the reverse pass, so that half precision does not round small
         gradients to zero; updates divide by it. A dynamic scale falls when a gradient overflows,
-        which skips the step, and rises again later. None is dynamic for "fp16", else no scale.
+        which skips the step, and rises again later. None is "dynamic" for "fp16", else no scale.
     plan : {"auto", "host", "device"}
-        Where the rows of a batch are sorted on CUDA, with the same bits. "host" needs batches from
+        Where to sort the rows of a batch on CUDA; results are the same. "host" needs batches from
         `prefetch`, which `fit` uses; "auto" sorts few rows on the host, many on the device.
     parallel : from `sparsetrain.parallel`, optional
         Processes that train together, each with some rows of the tables: ``st.parallel.mpi()``.
@@ -168,9 +168,9 @@ class Trainer(Predictor):
             raise ConfigError(f"plan={plan!r} needs CUDA: on a CPU, remove it")
         self.plan: Planner = plan
         self.training_step = self.parallel.training_step(self)
-        self.applied: StepResult | None = None  # of the last step: norm, skipped or not
-        self.run_state: RunState | None = None  # where the run stood that was loaded
-        # Runs and records a step while steps are profiled.
+        self.applied: StepResult | None = None  # result of the last step: norm, whether skipped
+        self.run_state: RunState | None = None  # progress of the loaded run
+        # While steps are profiled, this hook runs and records each step.
         self.step_hook: Callable[[Callable[[], Loss], Batch], Loss] | None = None
 
     @property
@@ -182,7 +182,7 @@ class Trainer(Predictor):
 
     @property
     def scaling(self) -> Scaling | None:
-        """The scale of the loss, if there is one."""
+        """The loss scale, if there is one."""
         return self.arithmetic.scaling
 
     def _described(self) -> list[str]:
@@ -190,7 +190,7 @@ class Trainer(Predictor):
 
     @property
     def seed(self) -> int:
-        """Seed of initial weights, the order of the data and the rounding of half tables."""
+        """Seed of initial weights, the order of the data and the rounding of 16-bit tables."""
         return self.state.seed
 
     @seed.setter
@@ -230,18 +230,18 @@ class Trainer(Predictor):
         Raises
         ------
         DataError
-            If it is not a batch, has no labels or does not fit the model.
+            If `batch` is not a `Batch`, has no labels or does not fit the model.
         NumericalError
-            If the loss or a gradient is not finite; nothing is updated then. With
+            If the loss or a gradient is not finite; then nothing is updated. With
             ``on_nonfinite="skip"``, the step is instead skipped and counted in
-            ``trainer.state.skipped``, as is an overflow that a lower loss scale may avoid.
+            ``trainer.state.skipped``, as is an overflow that a lower loss scale may prevent.
         """
         if self.parallel.parts or not isinstance(batch, Batch):
             return self.parallel.step(self, batch)
         return self._watched(batch, (batch,))
 
     def _watched(self, batch: Any, pieces: Iterable[Batch]) -> Loss:
-        """Train on a batch; `pieces` are the rows that this process computes."""
+        """Train on a batch; `pieces` are the parts that this process computes."""
         step = partial(self._step, batch, pieces)
         return step() if self.step_hook is None else self.step_hook(step, batch)
 
@@ -261,7 +261,7 @@ class Trainer(Predictor):
     @synchronized
     def _step(self, batch: Any, pieces: Iterable[Batch]) -> Loss:
         if self._norm is not None:
-            # The last batch of an epoch may have one row.
+            # The last batch of an epoch may have only one row.
             is_rest = batch.position is not None and batch.position.row == 0
             if not (is_rest and self.steps):
                 require_several_rows(self._norm, len(batch), self._parts)
@@ -308,9 +308,9 @@ class Trainer(Predictor):
         """Return a trainer that continues from this one, with rows for new values.
 
         Known values keep their rows, weights and slots. A new value's row starts as a copy of the
-        row of rare values, which scored it before, so no prediction changes; its slots start fresh.
-        Steps and schedules continue; epochs count from 0, as in a new run. This trainer does not
-        change: both are in memory.
+        row for rare values, which scored it before, so no prediction changes; its slots start
+        fresh. Steps and schedules continue; epochs count from 0, as in a new run. This trainer
+        stays unchanged, so both are in memory.
 
         Parameters
         ----------
@@ -337,8 +337,8 @@ class Trainer(Predictor):
     def quantized(self) -> QuantizedModel:
         """Return a model for prediction only, with int8 tables of D + 8 bytes per row.
 
-        It predicts on the same target, in the same precision. Of several processes, each has all
-        rows in the model that it returns.
+        It predicts on the same target, in the same precision. If several processes train, each
+        returns a model with all rows.
 
         Raises
         ------
@@ -356,7 +356,7 @@ class Trainer(Predictor):
         Raises
         ------
         NumericalError
-            If a parameter or a slot is not finite; nothing is written then.
+            If a parameter or a slot is not finite; then nothing is written.
         """
         with describe_trainer(self, extra or {}) as saved:
             self.parallel.write(folder, *saved)
@@ -371,7 +371,7 @@ class Trainer(Predictor):
         ----------
         arrays : mapping of str to array
         counts : mapping, optional
-            The counts of `snapshot`, to restore them too.
+            The counts from `snapshot`, if they are to be restored too.
 
         Raises
         ------
@@ -403,14 +403,14 @@ class Trainer(Predictor):
     @whole
     @synchronized
     def load_table(self, name: str, rows: np.ndarray) -> None:
-        """Write an embedding table, for example a pretrained one; its slots stay.
+        """Overwrite an embedding table, for example with pretrained vectors; its slots stay.
 
         To keep a table fixed, use the group ``ParamGroup("embeddings.NAME.*", lr=0)``.
 
         Parameters
         ----------
         name : str
-            A column of the table; any of the columns that share it.
+            Name of any column that uses the table.
         rows : (V, D) floats
             Rounded to the dtype of the table.
 
@@ -443,11 +443,11 @@ class Trainer(Predictor):
     def _weights(
         self, read: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, runtime.NDArray]:
-        """Averages, if the optimizer keeps them; computed once per step."""
+        """Return averaged weights, computed once per step, if the optimizer keeps averages."""
         if self.optimizer.average is None:
             return super()._weights(read)
         if self._averages is None or self._averages[0] != self.state.step:
-            self._averages = None  # free them before new ones are made
+            self._averages = None  # free the old averages before computing new ones
             self._averages = self.state.step, averages(super()._weights(), self.state)
         return self._averages[1]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The certificate: checks, machine, run, data and results."""
+"""The certificate of `sparsetrain verify`: checks, machine, run, data and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_checks(
 ) -> Iterator[tuple[str, Outcome]]:
     """Run the named checks, and yield each outcome as soon as it is known.
 
-    A check that raises has failed; the remaining ones still run.
+    A check that raises an error has failed; the remaining checks still run.
     """
     for name in names:
         try:
@@ -37,7 +37,7 @@ def run_checks(
 def certificate(
     outcomes: Mapping[str, Outcome], run: Path | None, data: Path | None, injected: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the results and everything they depend on, as plain values."""
+    """Return the results, and everything that they depend on, as plain values."""
     files = {"manifest_sha256": run and _manifest(run), "data_sha256": data}
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

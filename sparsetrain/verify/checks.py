@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of checks. Each takes the subject, and whether to inject a fault that it must find.
+"""The table of checks. Each takes the subject, and a flag to inject a fault that it must find.
 
-A fault is injected into the value that the check reads, after the code under test has run: a
+A fault is injected after the code under test has run, into the value that the check reads: a
 gradient that is off by a thousandth, one flipped bit of a weight, one lost duplicate.
 """
 
@@ -34,10 +34,10 @@ _RATES = {"sgd": 0.05, "momentum": 0.05, "adagrad": 0.05, "adam": 0.01, "adamw":
 
 
 def check_gradients(subject: Subject, inject: bool) -> Outcome:
-    """Compare float32 gradients along random directions with central differences in float64.
+    """Compare float32 gradients with float64 central differences along random directions.
 
-    By chance, a batch may have an argument of ReLU so close to 0 that float32 gets its sign wrong.
-    A wrong gradient is wrong in every batch. So the bound must hold in one of a few batches.
+    By chance, an argument of ReLU may be so close to 0 that its sign is wrong in float32. But a
+    wrong gradient is wrong in every batch, so the bound must hold in only one of a few batches.
     """
     loss = Program(widen_function(subject.model.export(), "loss"), "loss", "cpu")
     for number in range(min(_TRIES, len(subject.batches))):
@@ -65,7 +65,7 @@ def _gradient_errors(
         found = _wide_rows(gradient, rows.get(name), at[name]) * factor
         norm = float(np.linalg.norm(found))
         for _ in range(_DIRECTIONS):
-            # Partly along the gradient, so that a wrong length shows in one direction.
+            # Directions lean towards the gradient, so that a wrong length of it is noticed.
             direction = rng.standard_normal(found.shape) + found / max(norm, 1e-30)
             where = rows.get(name, slice(None))
             before, change = at[name][where].copy(), _STEP * direction
@@ -86,7 +86,7 @@ def _worse(before: float, error: float) -> float:
 
 
 def _wide_rows(gradient: Any, rows: np.ndarray | None, param: np.ndarray) -> np.ndarray:
-    """Return a gradient in float64; of a row-sparse gradient only `rows`, duplicates summed."""
+    """Return a gradient in float64; if it is row-sparse, only `rows`, with duplicates summed."""
     if not isinstance(gradient, RowSparse):
         return runtime.as_numpy(gradient).astype("f8")
     indices, values = _entries(gradient)
@@ -97,7 +97,7 @@ def _wide_rows(gradient: Any, rows: np.ndarray | None, param: np.ndarray) -> np.
 
 
 def _entries(gradient: RowSparse) -> tuple[np.ndarray, np.ndarray]:
-    """Return each entry's row and its values in float64, without padding."""
+    """Return the row and the float64 values of each entry, without padding."""
     indices = runtime.as_numpy(gradient.indices).astype("i8")
     values = runtime.as_numpy(gradient.values).astype("f8")
     if gradient.source is not None:
@@ -107,7 +107,7 @@ def _entries(gradient: RowSparse) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_sparse_is_dense(subject: Subject, inject: bool) -> Outcome:
-    """Compare exact mode on touched rows with the dense optimizer, for each formula."""
+    """Compare sparse updates in exact mode with dense updates, for each formula."""
     others = total = 0
     for name, rate in _RATES.items():
         make = partial(optim.OPTIMIZERS[name], rate)
@@ -126,7 +126,7 @@ def check_sparse_is_dense(subject: Subject, inject: bool) -> Outcome:
 
 
 def _train(trainer: Trainer, batches: Iterable[Batch]) -> Trainer:
-    """Take steps with the shared gradient program and the optimizer only."""
+    """Train with the shared gradient program and the optimizer, not with the trainer's own step."""
     for batch in batches:
         inputs = loss_inputs(trainer, batch)
         read = trainer.model.rows_read(inputs)
@@ -136,7 +136,7 @@ def _train(trainer: Trainer, batches: Iterable[Batch]) -> Trainer:
 
 
 def check_untouched(subject: Subject, inject: bool) -> Outcome:
-    """Compare rows that no batch looks up before and after steps in lazy mode."""
+    """Compare rows that the batch does not look up, before and after steps in lazy mode."""
     trainer = subject.trainer(optim.adam(0.01))
     batch = subject.batches[0]
     touched = subject.rows(loss_inputs(trainer, batch))
@@ -166,7 +166,7 @@ def _rows_of(trainer: Trainer, masks: Mapping[str, np.ndarray]) -> Iterator[tupl
 
 
 def check_duplicates(subject: Subject, inject: bool) -> Outcome:
-    """Compare a step of SGD at rate 1 from zeros, which is minus the sum, with a float64 sum."""
+    """Compare an SGD step from zeros at rate 1 (minus the sum) with a sum in float64."""
     trainer = subject.trainer(optim.sgd(1.0))
     _, gradients = subject.program(trainer.params, subject.inputs())
     worst, bound, entries, distinct = 0.0, 0.0, 0, 0
@@ -200,14 +200,14 @@ def check_duplicates(subject: Subject, inject: bool) -> Outcome:
 def _without_a_duplicate(
     gradient: RowSparse, indices: np.ndarray, values: np.ndarray, counts: np.ndarray
 ) -> RowSparse:
-    """Drop the largest entry among the rows with the fewest duplicates."""
+    """Drop the duplicated entry with the largest value divided by its row's number of entries."""
     shared = np.where(counts > 1, np.abs(values).max(axis=1) / counts, -1.0)
     kept = np.arange(len(indices)) != int(np.argmax(shared))
     return RowSparse.from_numpy(indices[kept], values[kept].astype("f4"), gradient.num_rows)
 
 
 def check_threads(subject: Subject, inject: bool) -> Outcome:
-    """Compare weights and slots after steps on all threads, on one, and on all again."""
+    """Compare weights and slots after steps on all threads, on one thread, and on all again."""
     most = num_threads()
     results = []
     try:
@@ -257,7 +257,7 @@ def check_dead_rows(subject: Subject, inject: bool) -> Outcome:
 
 
 def check_cuda(subject: Subject, inject: bool) -> Outcome:
-    """Compare weights after the same steps on the CPU and on the GPU."""
+    """Compare weights and slots after the same steps on the CPU and on the GPU."""
     all_ = [b for b in backends().values() if b is not host()]
     others = [b.kind for b in all_ if b.unavailable_reason() is None]
     if not others:
@@ -283,7 +283,7 @@ def check_cuda(subject: Subject, inject: bool) -> Outcome:
 
 
 class Check(NamedTuple):
-    """One promise, and the function that checks it."""
+    """A promise of the package, and the function that checks it."""
 
     name: str
     promise: str

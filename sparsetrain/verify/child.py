@@ -36,7 +36,7 @@ def class_name(model: object) -> str:
 
 
 def main(start: str, data: str, out: str, named: str = "") -> None:
-    """Train the trainer saved in `start`, in the run folder `out`."""
+    """Load the trainer saved in `start`, and train it in the run folder `out`."""
     cls = None
     if named:
         sys.path.append(os.getcwd())

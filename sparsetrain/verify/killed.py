@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check that a run killed by SIGKILL between saves and resumed equals an uninterrupted run."""
+"""Check that a run, killed by SIGKILL between saves and resumed, equals an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POLL, _PATIENCE = 0.002, 120.0  # seconds
 
 
 def check_killed(subject: Subject, inject: bool) -> Outcome:
-    """Kill a training process, resume its run, and compare all parameters and slots."""
+    """Kill a training process, resume its run, and compare it with an uninterrupted run."""
     with tempfile.TemporaryDirectory() as name:
         start, run = Path(name, "start"), Path(name, "run")
         whole = subject.trainer()
@@ -42,7 +42,7 @@ def check_killed(subject: Subject, inject: bool) -> Outcome:
 
 
 def _kill(subject: Subject, start: Path, run: Path) -> int:
-    """Start the process and kill it after its first save; return its exit status."""
+    """Start a training process and kill it after its first save; return its exit status."""
     command = [sys.executable, "-m", "sparsetrain.verify.child"]
     arguments = [str(start), str(subject.data.absolute()), str(run), class_name(subject.model)]
     with tempfile.TemporaryFile() as errors:

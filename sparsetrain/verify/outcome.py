@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome of a check: a measured number, and its upper bound."""
+"""The outcome of a check: a measured difference, and the bound that it must not exceed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Outcome:
-    """A comparison, its bound and its result, or the reason why a check was skipped.
+    """What a check compared, with bound and result; or why the check was skipped.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ class Outcome:
     unit : str
         Unit of both numbers.
     fails : bool
-        Whether the check fails for a reason other than the number.
+        Whether the check fails for a reason other than `found`.
     skipped : bool
         Whether there was nothing to compare; `compared` says why.
     """
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the number is within the bound; NaN is not."""
+        """Whether `found` is within the bound; NaN is not."""
         return not self.fails and bool(self.found <= self.bound)
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,14 +48,14 @@ class Outcome:
 
 
 def same_bits(compared: str, others: int, *, fails: bool = False) -> Outcome:
-    """Return the outcome of a comparison of bits; `others` is the count of numbers that differ."""
+    """Return the outcome of a comparison of bits; `others` is how many numbers differ."""
     return Outcome(compared, 0, others, "other bits", fails)
 
 
 def count_other_bits(
     first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]
 ) -> tuple[int, int]:
-    """Count numbers with different bits, and all numbers; a missing array differs as a whole."""
+    """Count numbers that differ in a bit, and all numbers; a missing array differs as a whole."""
     others = total = 0
     for name in {*first, *second}:
         one, other = first.get(name), second.get(name)

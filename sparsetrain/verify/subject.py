@@ -37,13 +37,13 @@ class Subject:
     ----------
     model : ClickModel
     optimizer : Optimizer
-        The run's optimizer, for checks that need only one.
+        The run's optimizer, for checks that do not choose their own.
     encoder : Encoder
         Encoder of the rows.
     data : path
         A file of labelled rows.
     weights : mapping of str to Tensor, optional
-        Parameters of the run; by default, a new model's.
+        Parameters of the run; by default, newly initialized.
     """
 
     model: Any
@@ -54,7 +54,7 @@ class Subject:
     _programs: dict[str, Any] = field(default_factory=dict)
 
     def trainer(self, optimizer: Optimizer | None = None, target: str = "cpu") -> Trainer:
-        """Make a trainer with the subject's weights; trainers of one target share a program."""
+        """Make a trainer with the subject's weights; trainers on one target share a program."""
         chosen = optimizer or self.optimizer
         made = Trainer(self.model, chosen, target=target, encoder=self.encoder)
         for name, weight in (self.weights or {}).items():
@@ -82,7 +82,7 @@ class Subject:
         return loss_inputs(self.trainer(), self.batches[number])
 
     def rows(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the distinct rows of each storage that a batch reads, sorted."""
+        """Return the distinct rows, sorted, that a batch reads in each storage."""
         read = self.model.rows_read(inputs)
         return {name: np.unique(as_array(rows)) for name, rows in read.items()}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert a Relax function to float64: every float argument, constant and cast.
+"""Conversion of a Relax function to float64: every float argument, constant and cast.
 
-It is compiled like any program, and gradients of the float32 program are compared with it. Cost: a
-copy of the parameters at twice their size.
+The result is compiled like any program, as a reference for the gradients of the float32 program.
+Cost: a copy of the parameters at twice their size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONSTANT = type(relax.const(0.0, "float32"))
 
 
 def widen_function(module: tvm.IRModule, name: str) -> tvm.IRModule:
-    """Return a module that holds one function of one dataflow block, in float64.
+    """Return a module with the float64 version of a function that has one dataflow block.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feature interactions of DLRM: dot products of pairs, or cross layers.
 
-The dot interaction is an operator (`operator`) with kernels for each kind of target, the cross
-interaction ordinary layers (`cross`).
+The dot interaction is an operator (`operator`) with kernels for each kind of target; the cross
+interaction consists of ordinary layers (`cross`).
 """
 
 from sparsetrain.models.interaction.cross import CrossInteraction as CrossInteraction

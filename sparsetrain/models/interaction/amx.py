@@ -3,17 +3,18 @@
 
 Operands are rounded as a sample is read; sums and results are float32.
 
-Forward: the Gram matrix is computed in 16 x 16 blocks; blocks above the diagonal are skipped. Rows
-are the embeddings, columns all vectors but the last, transposed in pairs. Backward: the symmetric
-matrix ``G`` of the pairs' cotangents is multiplied by the vectors, packed in pairs of adjacent rows
-without a transposition. Rows of ``G`` are taken in parts of 16; the dense vector's row is taken
-alone, as its result has a separate output.
+Forward: the Gram matrix is computed in 16 x 16 blocks; blocks above the diagonal are skipped. Its
+rows are the embeddings; its columns are all vectors but the last, transposed and packed in pairs.
+Backward: the symmetric matrix ``G`` of the pairs' cotangents is multiplied by the vectors, which
+are packed in pairs of adjacent rows and not transposed. Rows of ``G`` are processed 16 at a time;
+the dense vector's row is processed alone, since its result has a separate output.
 
-Parallel: blocks of samples. Sums of a pair go over 32 columns at a time in one thread.
+Threads process blocks of samples in parallel. A pair's sum is computed in one thread, 32 columns at
+a time.
 
 Precondition: the width is a multiple of 16. Cost: the products are cheap; packing and memory
 dominate, so memory is prefetched and large cotangents bypass the caches. Packing several samples
-before the products was slower: they do not fit the first-level cache.
+before the products was slower, since they do not fit in the first-level cache.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ from sparsetrain.models.interaction.result_layout import pair_column
 
 TILE = NUMBERS * LANES
 AHEAD = 3  # samples between the current one and the one that is prefetched
-# Bytes of embeddings' cotangents from which stores bypass the caches. Two cores with 2 MB of
-# second-level cache each, the reader's time included, gain from 13 MB on and lose at 7 MB.
+# Stores bypass the caches if the embeddings' cotangents have at least this many bytes. On two cores
+# with 2 MB of second-level cache each, including the time of the next reader, this is faster from
+# 13 MB on and slower at 7 MB.
 STREAMED = 10 << 20
-# Tile registers. Forward: 2 x 2 sums, two left and two right operands. Backward: sums and left
-# operands of 16 rows, of the remaining rows, and of one row; one right operand.
+# Tile registers. Forward: 2 x 2 sums, two left operands, two right operands. Backward: sums and a
+# left operand for 16 rows, for the remaining rows and for one row; one right operand.
 _LEFT, _RIGHT = (4, 5), (6, 7)
 _FULL, _REST, _ONE = range(3)
 _LEFTS, _VECTORS = (3, 4, 5), 6
@@ -76,7 +78,7 @@ define linkonce_odr i32 @sparsetrain_fence() alwaysinline nounwind {{
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2), all float32."""
-    del dtype  # always float32: only it is rounded
+    del dtype  # always float32: only float32 is rounded
     blocks, steps = -(-features // LANES), -(-width // NUMBERS)
     products = [(_sums(i, j), _LEFT[i], _RIGHT[j]) for i, j in product(range(2), range(2))]
     with kernel("interaction") as built:
@@ -103,9 +105,9 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
 
 
 def _round_vectors_(rows: Any, pairs: Any, dense: Any, embeddings: Any, b: Any) -> None:
-    """Round all vectors of a sample as rows, and all but the last transposed, in pairs of columns.
+    """Round all vectors of a sample to `rows`, and all but the last, transposed, to `pairs`.
 
-    Padding of the last block is undefined; its sums are not read.
+    The padding of the last block is undefined, but sums over it are never read.
     """
     features, width = (int(extent) for extent in embeddings.shape[1:])
     whole, rest = divmod(width, NUMBERS)
@@ -129,7 +131,7 @@ def _round_vectors_(rows: Any, pairs: Any, dense: Any, embeddings: Any, b: Any) 
             pack(first, step, NUMBERS)
         if rest:
             pack(first, whole, rest)
-    if features % LANES == 0:  # the last vector begins a block without columns
+    if features % LANES == 0:  # the last vector begins a block, which needs no columns
         with T.serial(0, width // LANES) as v:
             source = address(embeddings, b, features - 1, v * LANES)
             call_("round_float", address(rows, features, v * LANES), source, LANES)
@@ -160,7 +162,7 @@ def _gram_(gram: Any, rows: Any, pairs: Any, lefts: range, right: int) -> None:
 
 def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D)."""
-    del dtype  # always float32: only it is rounded
+    del dtype  # always float32: only float32 is rounded
     vectors = features + 1
     steps = -(-vectors // NUMBERS)
     heights = [LANES, features % LANES or LANES, 1]
@@ -192,7 +194,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
 
 
 def _pair_vectors_(pairs: Any, dense: Any, embeddings: Any, b: Any) -> None:
-    """Round all vectors of a sample to (pair of vectors, column and vector in the pair)."""
+    """Round a sample's vectors to pairs; row n interleaves columns of vectors 2n and 2n + 1."""
     features, width = (int(extent) for extent in embeddings.shape[1:])
 
     def pair(n: Any, even: Any, odd: Any, rows: int) -> None:
@@ -210,7 +212,7 @@ def _pair_vectors_(pairs: Any, dense: Any, embeddings: Any, b: Any) -> None:
 
 
 def _groups(features: int) -> list[list[tuple[int, int]]]:
-    """Groups of parts of the vectors, as first row and tile; a group has each tile once."""
+    """Return groups of (first row of ``G``, tile register); a group uses each register once."""
     whole, rest = divmod(features, LANES)
     parts = [(1 + n * LANES, _FULL) for n in range(whole)]
     parts += [(1 + whole * LANES, _REST)] if rest else []
@@ -234,7 +236,7 @@ def _products_(sums: Any, matrix: Any, pairs: Any, v: Any, group: list[tuple[int
 
 
 def _write_(to_embeddings: Any, sums: Any, b: Any) -> None:
-    """Store all but the first vector; see `STREAMED`."""
+    """Store the embeddings' cotangents, all rows of `sums` but the first; see `STREAMED`."""
     features, width = (int(extent) for extent in to_embeddings.shape[1:])
 
     def each(write: Any) -> None:
@@ -249,16 +251,16 @@ def _write_(to_embeddings: Any, sums: Any, b: Any) -> None:
 
 
 def _stream_(array: Any, place: list[Any], numbers: Any) -> None:
-    """Write a vector of `LANES` float32 past the caches, at a place that begins a line of 64 bytes.
+    """Write a vector of `LANES` float32 past the caches, at the start of a cache line of 64 bytes.
 
     A store into a cache reads the line first, and evicts a line that might be used again. A
-    streaming store does neither, but the next reader reads from memory: it pays only if the result
-    would not stay in the caches.
+    streaming store does neither, but the next reader reads from memory: it pays off only if the
+    result would not stay in the caches.
     """
     to = T.address_of(tirx.BufferLoad(array, place))
     T.evaluate(tirx.call_extern("int32", "sparsetrain_stream", to, numbers))
 
 
 def _fence_() -> None:
-    """End a task that used `_stream_`."""
+    """Complete the streaming stores of a task before it ends."""
     T.evaluate(tirx.call_extern("int32", "sparsetrain_fence"))

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of the AMX kernels: loops, arrays, calls, and packing in LLVM IR.
 
-A left operand is rows of bfloat16, a right one rows of pairs (see
+A left operand has rows of bfloat16, a right operand has rows of pairs (see
 `sparsetrain.compiler.schedule.amx.helpers`). One instruction rounds two vectors of 16 numbers into
-one of 32, so halves of a row, or two rows that become pairs, are rounded together, to nearest even.
+one of 32, so the halves of a row, or two rows that form pairs, are rounded together, to nearest
+even.
 
-Packing a sample prefetches the next one: its rows are more streams than the hardware prefetcher
-follows.
+Packing a sample also prefetches a later one, since it has more rows than the hardware prefetcher
+can follow.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sparsetrain.kernels.builder import buffer
 from sparsetrain.kernels.llvm import LANES, PRAGMA, rounds
 from sparsetrain.models.interaction.result_layout import output_width
 
-SAMPLES = 16  # samples of a task; arrays are allocated once per task
+SAMPLES = 16  # samples per task; arrays are allocated once per task
 
 
 def forward_arguments(features: int, width: int) -> tuple[Any, Any, Any]:
@@ -95,7 +96,7 @@ def run(first: Any, count: int) -> Any:
 
 
 def cleared(shape: tuple[int, ...], dtype: str) -> Any:
-    """Allocate an array of zeros, all written, since TVM shrinks arrays to their used part."""
+    """Allocate an array and set all of it to zero, since TVM drops unused parts of arrays."""
     array = T.alloc_buffer(shape, dtype, scope="local")
     rows = shape[0] if len(shape) > 1 else 1
     with T.serial(0, rows) as row, T.serial(0, shape[-1] // LANES) as v:
@@ -143,14 +144,15 @@ def tiles(products: Iterable[tuple[int, int, int]]) -> str:
 
 
 def rows_of_tiles(rows: Iterable[int]) -> int:
-    """The argument of ``sparsetrain_amx_rows`` for these rows of the tiles 0 .. 7, all positive."""
+    """Return the argument of ``sparsetrain_amx_rows`` for tiles 0 .. 7 with these rows, all > 0."""
     return int.from_bytes(bytes(rows), "little")
 
 
 def _slab(columns: int) -> str:
-    """Helper that rounds 16 rows of 32 or 16 numbers to rows, `stride_to` apart, and to pairs.
+    """Return a helper that rounds 16 rows of 32 or 16 numbers, both as rows and as pairs.
 
-    The first row has a separate address; beyond the last row, the last is read again.
+    Rows are stored `stride_to` apart. The first row to read has its own address; after the last
+    row, the helper reads the last row again.
     """
     lines = ["%last = sub i64 %rows, 2"]
     for r in range(LANES):
@@ -199,7 +201,7 @@ def _prefetch(source: str, name: str, places: Iterable[int]) -> list[str]:
 
 
 def _pair_rows() -> str:
-    """Helper that rounds 16 numbers of each of two rows to 16 pairs; the second may be zeros."""
+    """Return a helper that rounds 16 numbers of two rows to 16 pairs; a missing row counts as 0."""
     mixed = ", ".join(f"i32 {n // 2 + LANES * (n % 2)}" for n in range(2 * LANES))
     load = "call <16 x float> @llvm.masked.load.v16f32.p0"
     lines = [
@@ -219,17 +221,18 @@ def _pair_rows() -> str:
 
 
 def _prefetch_line() -> str:
-    """Helper that prefetches a cache line for writing."""
+    """Return a helper that prefetches a cache line for writing."""
     return _define(
         "amx_prefetch", "ptr %at", ["call void @llvm.prefetch.p0(ptr %at, i32 1, i32 3, i32 1)"]
     )
 
 
 def symmetric(vectors: int) -> str:
-    """Helper that rounds a packed strict lower triangle to a symmetric matrix.
+    """Return a helper that rounds a packed strict lower triangle to a symmetric matrix.
 
     The diagonal and the padding to whole tiles are zeros. A block of 16 x 16 is a part of the
-    triangle or its transpose; on the diagonal both, since one of them is zero.
+    triangle or its transpose; a diagonal block is both combined by "or", since each of its elements
+    is zero in one of them.
     """
     blocks = -(-vectors // LANES)
     steps = -(-vectors // NUMBERS)
@@ -252,7 +255,7 @@ def symmetric(vectors: int) -> str:
 
 
 def _block(i: int, j: int, vectors: int) -> list[str]:
-    """Lines from a part of the triangle to blocks (i, j) and (j, i); row 2 is ``%g0x1r2``."""
+    """Return lines that make blocks (i, j) and (j, i); ``%g0x1r2`` is row 2 of block (0, 1)."""
     name = f"b{i}x{j}s"
     lines = []
     for r in range(LANES):

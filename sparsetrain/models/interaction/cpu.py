@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU kernels of the dot interaction in float32 and float64; `operator` has the formula.
 
-Parallel: samples. Vectorised: forward the columns of the Gram matrix (the vectors are transposed,
-so that no dot product needs a sum across lanes), backward the width. A tile of rows shares the
-loads of the second operand and stays in registers for all F and D. It has as many sums as registers
-hold: a larger tile is loaded and stored at every step. Forward it passes over the columns in blocks
-of 16, and skips blocks above the diagonal.
+Threads process samples in parallel. The forward kernel is vectorized over the columns of the Gram
+matrix (the vectors are transposed, so that no dot product needs a sum across lanes), the backward
+kernel over the width. A tile of rows shares the loads of the second operand and stays in registers
+for all F and D. It has as many sums as the registers hold, since a larger tile would be loaded and
+stored at every step. The forward kernel computes columns in blocks of 16, and skips blocks above
+the diagonal.
 
 A kernel is parsed once for each F and D, which takes tens of milliseconds.
 """
@@ -29,7 +30,7 @@ from sparsetrain.kernels.loops import column_tiles
 from sparsetrain.models.interaction.result_layout import output_width, pair_column
 from sparsetrain.runtime.host import host_target
 
-# Registers with independent sums, to hide the latency of an addition.
+# Number of registers with independent sums that hides the latency of an addition.
 _MIN_SUMS = 8
 _FLOAT_BITS = 32
 
@@ -40,16 +41,16 @@ def round_up(number: int, to: int) -> int:
 
 
 class Tile(NamedTuple):
-    """Sums in registers.
+    """A block of sums that is kept in registers.
 
     Parameters
     ----------
     accumulators : int
-        Vectors of `LANES` numbers.
+        Number of vectors of `LANES` sums.
     registers : int
-        Registers of each.
+        Number of registers of each vector.
     max_lanes : int
-        Most columns of a tile backward.
+        Maximum number of columns of a tile in the backward kernel.
     """
 
     accumulators: int
@@ -57,12 +58,12 @@ class Tile(NamedTuple):
     max_lanes: int
 
     def forward_rows(self, rows: int) -> list[int]:
-        """Heights of the fewest, almost equal tiles of `rows` rows."""
+        """Split rows into as few tiles as possible; return their almost equal heights."""
         tiles = -(-rows // self.accumulators)
         return [(n + 1) * rows // tiles - n * rows // tiles for n in range(tiles)]
 
     def backward_rows(self, rows: int, lanes: int) -> int:
-        """Number of rows of a tile of `lanes` columns, with the least padding."""
+        """Return the number of rows of a tile of `lanes` columns that needs the least padding."""
         vectors = round_up(lanes, LANES) // LANES
         largest = max(1, min(rows, self.accumulators // vectors))
         smallest = min(largest, -(-_MIN_SUMS // (self.registers * vectors)))
@@ -88,9 +89,10 @@ def forward_kernel(features: int, width: int, dtype: str, tile: Tile | None = No
 def backward_kernel(features: int, width: int, dtype: str, tile: Tile | None = None) -> PrimFunc:
     """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D).
 
-    With G the symmetric matrix of the pairs' cotangents and zeros on its diagonal, the vectors'
-    cotangents are the rows of ``G X``; the dense one gets the first D columns on top. G is never
-    written out: left of the diagonal its rows are read, right of it its columns.
+    G is the symmetric matrix of the pairs' cotangents, with a zero diagonal. The vectors'
+    cotangents are the rows of ``G X``; the dense vector's also includes the first D columns of
+    `cotangent`. G is never stored: left of its diagonal, the kernel reads rows of the packed
+    triangle, right of it columns.
     """
     return _backward(features, width, dtype, tile or _tile())
 
@@ -131,7 +133,7 @@ def _forward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
 
 
 def _transpose_elements(column: Any, dense: Any, embeddings: Any, b: Any) -> None:
-    """Transpose all vectors but the last, which is the first of no pair."""
+    """Transpose all vectors but the last, which is never the j of a pair i > j."""
     width, before = int(embeddings.shape[2]), int(embeddings.shape[1]) - 1
     with build.serial(0, width) as d:
         build.buffer_store(column, dense[b, d], [d, 0])
@@ -140,7 +142,7 @@ def _transpose_elements(column: Any, dense: Any, embeddings: Any, b: Any) -> Non
 
 
 def _transpose_vectors(column: Any, dense: Any, embeddings: Any, b: Any) -> None:
-    """The same, 16 x 16 numbers at a time; the padding of `column` is undefined."""
+    """Do the same, 16 x 16 numbers at a time; the padding of `column` is undefined."""
     features, width = map(int, embeddings.shape[1:])
     for first in range(0, features, LANES):
         with build.serial(0, width // LANES) as t:
@@ -156,8 +158,8 @@ def _multiply_group(
 ) -> None:
     """Multiply vectors from ``16 group + 1`` on, in tiles of these heights, by all earlier vectors.
 
-    Results are stored in vectors of 16. On the diagonal the end of a vector overlaps later rows,
-    which overwrite it; so that block comes first.
+    Results are stored in vectors of 16. In the diagonal block, the end of a vector overlaps later
+    rows, which overwrite it; so that block is computed first.
     """
     tiles = [range(sum(heights[:n]), sum(heights[: n + 1])) for n in range(len(heights))]
     for rows in tiles:
@@ -195,9 +197,9 @@ def _zeros(rows: int, lanes: int, dtype: str) -> Any:
 
 
 def _stored(features: int, i: Any, r: int) -> int:
-    """Columns of the diagonal block to store for row `i`, the `r`th of its group.
+    """Return how many columns of the diagonal block to store for row `i`, row `r` of its group.
 
-    All, except for rows where they would pass the end of the sample.
+    These are all columns, except in rows where they would run past the end of the sample.
     """
     if not isinstance(i, int):
         return LANES  # its group is full, so enough rows follow

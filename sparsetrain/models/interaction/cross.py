@@ -28,12 +28,12 @@ MAX_RANK = 512
 
 
 def default_rank(width: int) -> int:
-    """A quarter of N, as accurate as full rank according to TorchRec; at most MLPerf's."""
+    """Return N / 4, as accurate as full rank according to TorchRec; at most MLPerf's rank."""
     return max(1, min(width // 4, MAX_RANK))
 
 
 class CrossLayer(nn.Module):
-    """One layer; `width` is N. Without a rank its matrix is full, ``W_l`` of (N, N)."""
+    """One layer; `width` is N. Without a rank it has one full matrix ``W_l``, (N, N)."""
 
     def __init__(self, width: int, rank: int | None, dtype: str = "float32") -> None:
         if rank is not None:
@@ -62,7 +62,7 @@ class VectorCrossLayer(nn.Module):
 
 
 class MixedCrossLayer(nn.Module):
-    """A mixture of K experts of low rank (equation 4 of the paper), `width` is N.
+    """A mixture of K experts of low rank (equation 4 of the paper); `width` is N.
 
     ``x_{l+1} = x_0 * (sum_k g_k U_k tanh(C_k tanh(V_k x_l)) + b) + x_l``, ``g = softmax(G x_l)``.
     The experts share one product for all V and one for all U.
@@ -95,11 +95,11 @@ class CrossNetwork(nn.Module):
     width : int
         N.
     layers : int
-        L.
+        L, the number of layers.
     rank : int, optional
         Rank of each ``W_l V_l``; by default the matrices are full.
     experts : int
-        With more than one each layer is a `MixedCrossLayer`.
+        Number of experts; with more than one, each layer is a `MixedCrossLayer`.
     dtype : str
         Dtype of weights and biases.
     """
@@ -138,7 +138,7 @@ class CrossInteraction(nn.Module):
     dim : int
         D, so that N is (F + 1) D.
     layers : int
-        L.
+        L, the number of layers.
     rank : int
         Rank of each ``W_l V_l``.
     dtype : str

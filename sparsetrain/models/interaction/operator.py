@@ -6,10 +6,10 @@ With ``x_0`` the dense vector and ``x_1 .. x_F`` the embeddings of a sample, the
 of the Gram matrix row by row (Naumov et al. 2019, https://arxiv.org/abs/1906.00091, with
 ``interaction_itself`` off).
 
-It has a forward and a backward kernel: matrix products would write the batch's (F + 1) x (F + 1)
-matrices to memory; in a kernel they stay in registers and the first-level cache. The kernels, each
-a `forward_kernel` and a `backward_kernel`, depend on the target and on whether operands may be
-rounded: `cpu`, `amx`, and the kernels of further backends.
+It has a forward and a backward kernel: matrix products would write each sample's (F + 1) x (F + 1)
+matrix to memory; in a kernel it stays in registers and the first-level cache. The modules `cpu` and
+`amx`, and further backends, each define a `forward_kernel` and a `backward_kernel`. The choice
+depends on the target and on whether operands may be rounded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsetrain.runtime.host import has_amx_tiles
 
 
 def _for_cpu(call: Any) -> Any:
-    """Return the module with the CPU kernels of a call; a call with ``rounds`` uses AMX."""
+    """Return the module with the CPU kernels of a call; a call that may round uses AMX."""
     rounds = call.attrs is not None and "rounds" in call.attrs
     return amx if rounds and has_amx_tiles(Target.current(allow_none=True)) else cpu
 

@@ -24,12 +24,12 @@ CROSS_OPTIONS = ("cross_layers", "cross_rank")
 def check_interaction(
     name: Interaction, numbers: Mapping[str, int | None], width: int
 ) -> dict[str, Any]:
-    """Return the options of an interaction of `width` numbers, with defaults filled in.
+    """Return the options of an interaction with `width` inputs, with defaults filled in.
 
     Raises
     ------
     ConfigError
-        For an unknown interaction, a number that is not a positive integer, or an option of a
+        If the interaction is unknown, a number is not a positive integer, or an option belongs to a
         different interaction.
     """
     if name not in get_args(Interaction):
@@ -47,9 +47,9 @@ def check_interaction(
 def make_interaction(
     config: Mapping[str, Any], features: int, dim: int, embedded: int
 ) -> tuple[Callable[..., Any], int]:
-    """Return the layer from (B, D) and (B, F, D) to (B, columns), and the number of columns.
+    """Return the layer that maps (B, D) and (B, F, D) to (B, columns), and `columns`.
 
-    All except dot products also accept `embedded` concatenated numbers, (B, W).
+    Except for "dot", the layer also accepts concatenated embeddings, (B, `embedded`).
     """
     if config["interaction"] == "dot":
         return dot_interaction, output_width(features, dim)

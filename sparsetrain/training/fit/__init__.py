@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of `Trainer.fit`: its arguments, its state, and the actions due after a step.
 
-- `call`: the call itself
+- `call`: the method itself
 - `arguments`: checks of a call, the settings that a run fixes, and the result as a table
 - `resume`: the initial state of a run
-- `loop`: steps, evaluations and checkpoints, each when due
-- `record`: log and checkpoints; step, position and memory added to an error
+- `loop`: steps, and validations and checkpoints when they are due
+- `record`: log and checkpoints; adds step, position and memory to errors
 - `best`: the weights at the end of early stopping
 """
 

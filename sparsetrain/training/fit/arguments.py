@@ -24,16 +24,17 @@ from sparsetrain.training.run import Run
 
 
 def is_defined(score: float | None) -> bool:
-    """Return whether a score is a number and not NaN."""
+    """Return whether a score is neither None nor NaN."""
     return score is not None and score == score
 
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Rule that ends a run before its last epoch and selects its best validation.
+    """Rule that ends a run before its last epoch, and the score that ranks its validations.
 
-    With patience, `fit` ends with the weights of the best validation; without, and after a stop,
-    with the last weights. Without a run folder, a copy of all weights and slots is kept for this.
+    With `patience`, `fit` ends with the weights of the best validation; without it, or if `stop`
+    ended training, with the last weights. If there is no run folder, the best weights and slots are
+    kept in memory.
 
     Parameters
     ----------
@@ -44,7 +45,8 @@ class EarlyStopping:
         loss; rankings: hr@10, ndcg@10 and so on. The default is the label's main score, such as
         logloss or rmse; loss for several labels; ndcg at the first k for rankings.
     patience : int, optional
-        Training ends after this many validations without a better score; None never ends it.
+        Training ends after this many validations without a better score; with None it never ends
+        early.
     min_delta : float
         A better score must exceed the best by more than this.
     """
@@ -63,7 +65,7 @@ class EarlyStopping:
     def of_labels(
         self, labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10
     ) -> EarlyStopping:
-        """Return the rule with its score set for labels of these kinds.
+        """Return the rule with `monitor` set to a score that labels of these kinds have.
 
         Parameters
         ----------
@@ -107,7 +109,7 @@ class ReduceLROnPlateau:
     factor : float
         Factor of the learning rate, above 0 and below 1.
     patience : int
-        The rate is reduced after each run of this many validations without a better score.
+        The rate is reduced each time that this many validations in a row bring no better score.
 
     Raises
     ------
@@ -135,12 +137,12 @@ _COUNTS = ("batch_size", "validate_every", "validate_epochs")
 
 @dataclass(frozen=True)
 class FitArguments:
-    """The numbers of one call of `Trainer.fit`.
+    """The settings of one call of `Trainer.fit`.
 
     Attributes
     ----------
     until : int
-        Number of epochs at the end of training.
+        Epoch at which training ends, counted from the start of the run.
     batch_size : int
     seed : int or None
         Seed of the order of the rows; None keeps the order of the data.
@@ -149,9 +151,9 @@ class FitArguments:
     validate_epochs : int
         Epochs between validations; the last epoch is always validated.
     k : int or sequence of int
-        Cutoffs of validations that rank items, as in `RankingMetrics`.
+        Cutoffs of ranking metrics in validations, as in `RankingMetrics`.
     options : mapping
-        Further settings that affect the numbers of a step, by names of the trainer's arguments.
+        Further settings that affect the result of a step, by the names of the trainer's arguments.
     group_by : str or None
         Feature with ids that group the validation rows.
     """
@@ -212,7 +214,7 @@ class FitArguments:
 if TYPE_CHECKING:
     import pandas
 
-# Scores shown while a model is trained; prefixed with the label's name if there are several.
+# Scores shown while a model is trained; with several labels, a label's name precedes them.
 _SHOWN = {"loss", "auc", "hr", "ndcg", *(label.watched for label in LABELS.values())}
 
 
@@ -282,12 +284,12 @@ def check_fit_arguments(
     early_stopping: Any,
     reduce_lr: Any,
 ) -> None:
-    """Raise for arguments of a wrong type, and for early stopping without validation rows.
+    """Refuse arguments of a wrong type, and settings that need validation rows if there are none.
 
     Raises
     ------
     ConfigError
-        If there are any; names a valid value.
+        If an argument is invalid; the message names a valid value.
     """
     if stop is not None and not callable(stop):
         raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")

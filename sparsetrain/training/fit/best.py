@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of the best validation, which early stopping restores at the end of a run.
 
-It is the whole state of that step (weights, slots, counts), equal to the loaded best checkpoint.
-With a run folder it is read from there and takes no memory; without one, a copy of all parameters
-and slots is kept and overwritten at each better validation.
+It is the whole state of that step (weights, slots, counts), as a loaded best checkpoint would give
+it. With a run folder it is read from the checkpoint and takes no memory; without one, a copy of all
+parameters and slots is kept and overwritten at each better validation.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _NOT_KEPT = "its weights are not kept here"
 
 
 class Best:
-    """Copy of the state of the best validation, or its checkpoint.
+    """The state of the best validation: a copy in memory, or the run's best checkpoint.
 
     Parameters
     ----------
     rule : EarlyStopping
-        Without patience nothing is kept: the run ends with its last weights.
+        If it has no patience, nothing is kept: the run ends with its last weights.
     run : Run or None
-        The run that has the checkpoints.
+        The run that stores the checkpoints.
     """
 
     def __init__(self, rule: EarlyStopping, run: Run | None) -> None:
@@ -61,14 +61,14 @@ class Best:
                 ) from None
 
     def restore_(self, trainer: Any, step: int) -> str | None:
-        """Set `trainer` to the state after `step` steps; return why that is not possible, or None.
+        """Set `trainer` to its state after `step` steps; return None, or why it is not possible.
 
-        An interrupt takes effect once the state is whole.
+        An interrupt takes effect only after the whole state is restored.
 
         Raises
         ------
         CheckpointError
-            If neither the best checkpoint nor the last can be read; the state is undefined then.
+            If neither the best nor the last checkpoint can be read; the state is then undefined.
         """
         if trainer.steps == step:
             return None
@@ -104,7 +104,7 @@ def _from_folder_(trainer: Any, step: int, run: Run) -> str | None:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Delay SIGINT until the block ends; only the main thread is interrupted by it."""
+    """Delay SIGINT until the block ends; in other threads, which it cannot reach, do nothing."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
@@ -120,7 +120,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _copied(state: TrainingState, before: TrainingState | None) -> TrainingState:
-    """A copy, in the memory of the previous copy if there is one."""
+    """Copy a state, into the memory of the previous copy if there is one."""
     if before is None:
         return TrainingState(
             {name: array.copy() for name, array in state.arrays.items()}, state.counts

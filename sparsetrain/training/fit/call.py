@@ -55,11 +55,11 @@ def fit(
     train, validation : parquet paths, Arrow tables, pandas frames or iterables of Batch
         Any source that `sparsetrain.data.open_source` accepts.
     epochs : int
-        Passes over `train`; with `resume`, the total of the run.
+        Number of passes over `train`; with `resume`, the total for the run.
     batch_size : int
         Rows per step; the last batch of an epoch may be smaller.
     shuffle : bool
-        Mix the rows, by the trainer's seed and the epoch's number.
+        Shuffle the rows, by the trainer's seed and the epoch's number.
     progress : "auto", None or Progress
         Progress display, see `sparsetrain.training.progress`.
     stop : callable, optional
@@ -80,10 +80,10 @@ def fit(
     validate_epochs : int
         Epochs between validations; the last epoch is always validated.
     k : int or sequence of int
-        Cutoffs of validations that rank items, as in `evaluate`.
+        Cutoffs of ranking metrics in validations, as in `evaluate`.
     early_stopping : EarlyStopping, optional
-        When to stop, by validation scores; with patience, the trainer then has the weights, slots
-        and counts of the best validation. A resumed run continues from the last state.
+        When to stop, by validation scores; with `patience`, the trainer ends with the weights,
+        slots and counts of the best validation. A resumed run continues from the last state.
     reduce_lr : ReduceLROnPlateau, optional
         When to lower the learning rate, by validation scores.
     group_by : str, optional
@@ -91,10 +91,11 @@ def fit(
     check_numerics : bool
         If a step fails with NaN or infinity, find the first such value in the program.
     allow_changed : collection of str
-        Differences from the resumed run to allow: ``"data"``, the name of an argument, or
-        ``"validation"``, the validation rows, which are compared if the weights depend on them.
+        What may differ from the resumed run: ``"data"``, the name of an argument, or
+        ``"validation"``, the validation rows, which are compared only if the weights depend on
+        them.
     profile : bool
-        Record the kernels of some early steps; results stay the same.
+        Profile the kernels of some early steps; results stay the same.
 
     Returns
     -------
@@ -104,7 +105,7 @@ def fit(
         last epoch), ``epochs`` (of the whole run, one dict each, with ``valid`` if there is a
         validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
         validation), ``checkpoint`` ("best" if early stopping restored the best weights, else
-        "latest"); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
+        "latest") and, if asked for, ``profile`` (`StepProfile`, or None after too few steps).
 
     Raises
     ------
@@ -113,7 +114,7 @@ def fit(
     CheckpointError
         If data or an argument differs from the resumed run's, or the run cannot be written.
     NumericalError
-        As in `step`; earlier steps are kept.
+        As in `step`; the results of earlier steps are kept.
     ResourceError
         If memory or disk is full; the last checkpoint is kept.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: a step, then the actions that are due (log line, validation, checkpoint).
 
-Only the state decides which are due. A run that is killed between a step and its validation
-validates when it is resumed, so it repeats an uninterrupted run.
+Only the saved state decides which actions are due. So a run that is killed between a step and its
+validation does this validation when it is resumed, exactly as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Fit:
     state : RunState
         Initial state; changed as the run proceeds.
     run : Run or None
-        Folder for the log and the checkpoints, including the best validation's.
+        Folder for the log and the checkpoints, including the best checkpoint.
     progress : "auto", None or Progress
     stop : callable or None
         Called after each batch; if it returns True, the run ends there.
@@ -78,12 +78,12 @@ class Fit:
         self._progress, self._stop = progress, stop or (lambda: False)
         self._on_epoch = on_epoch or (lambda epoch: None)
         self._stopped = self._compiles = False
-        self._rows, self._seconds = 0, 0.0  # in this call
+        self._rows, self._seconds = 0, 0.0  # rows and seconds of this call only
         self._is_click = trainer.model.all_labels.is_yes_or_no
         self._labels: set[float] = set()  # distinct labels seen, until there are two
 
     def run(self) -> History:
-        """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
+        """Train until the last epoch, `stop` or early stopping; return `fit`'s history."""
         # If the compiler lacks disk space, fail now and not after an epoch.
         with announcing(self._note_compiling):
             self._trainer.compile(scores=self._held_out is not None)
@@ -113,7 +113,7 @@ class Fit:
         return not (self._stopped or self._state.ended)
 
     def _end_with_the_best(self) -> bool:
-        """Restore the best validation's weights if early stopping asks for it; return whether."""
+        """Restore the best weights if early stopping asks for it; return whether that was done."""
         rule, best = self._plan.early_stopping, self._state.best
         if self._stopped or best is None or rule.patience is None:
             return False
@@ -187,7 +187,7 @@ class Fit:
         return loss
 
     def _settle(self) -> None:
-        """Log, validate and save if due at this step and not yet done."""
+        """Log, validate and save if these are due at this step and not yet done."""
         step, better = self._trainer.steps, False
         self._record.log_training(self._trainer, self._state)
         if self._held_out is not None and self._validation_is_due(step):
@@ -215,7 +215,7 @@ class Fit:
         return due and self._state.validated != step
 
     def _validate(self, held_out: Dataset) -> dict[str, Any] | None:
-        """Return the scores; None after a stop, which leaves the validation due."""
+        """Return the scores, or None if `stop` ended the validation, which then stays due."""
         scores = self._trainer._evaluate(
             held_out,
             batch_size=VALIDATION_BATCH,

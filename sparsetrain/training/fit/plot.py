@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves of a run in a notebook, as SVG: no package is needed to draw them."""
+"""Curves of a run in a notebook, as SVG, drawn without a plotting package."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Plot:
 
 
 def plot_of(epochs: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> Plot:
-    """Return a chart for each of these scores found in at least one epoch."""
+    """Return a chart for each of the `shown` scores that at least one epoch has."""
     numbered = [(number, epoch) for number, epoch in enumerate(epochs, 1)]
     points = {n: [(k, e[n]) for k, e in numbered if e.get(n) is not None] for n in shown}
     return Plot({name: found for name, found in points.items() if found})

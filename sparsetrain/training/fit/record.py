@@ -38,9 +38,10 @@ def explained(
     Raises
     ------
     NumericalError
-        Gives the batch's position and, with `check_numerics`, the first value that is not finite.
+        If the step raises a `NumericalError`; the new message adds the batch's position and, with
+        `check_numerics`, the first value that is not finite.
     ResourceError
-        If there is no memory left.
+        If the step runs out of memory.
     """
     try:
         yield
@@ -67,7 +68,7 @@ def describe_memory(arrays: Any) -> str:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        Named as in `Trainer.state_dict`; a slot counts with its parameter.
+        Named as in `Trainer.state_dict`; a slot is counted with its parameter.
     """
     sizes: dict[str, int] = {}
     for name, array in arrays.items():
@@ -91,7 +92,7 @@ def _place(batch: Batch, at: Position) -> str:
 
 
 def name_checkpoint(saved: Path | None) -> str:
-    """Return the end of a message: the run's last checkpoint."""
+    """Return the end of an error message, which names the run's last checkpoint."""
     return f"; the last checkpoint is {saved}" if saved else ""
 
 
@@ -102,9 +103,9 @@ class Record:
     ----------
     run : Run or None
     grouped : bool
-        Whether validations have the scores of groups.
+        Whether validations include grouped scores.
     on_log : callable or None
-        Called with each line of the log; only a run writes the log.
+        Called with each line of the log, even if there is no run to write it to.
     """
 
     def __init__(self, run: Run | None, grouped: bool, on_log: OnLog | None) -> None:
@@ -121,9 +122,9 @@ class Record:
 
     @contextlib.contextmanager
     def open(self, trainer: Any, state: RunState) -> Iterator[None]:
-        """Open the log at the length that the state records. The folder must be locked.
+        """Open the log, cut to the length that the state records. The folder must be locked.
 
-        The state counts as saved: it comes from a checkpoint, or nothing was trained yet.
+        The state counts as already saved: it comes from a checkpoint, or nothing was trained yet.
         """
         if self._run is None:
             yield
@@ -149,7 +150,7 @@ class Record:
         return bool(every and step and step % every == 0)
 
     def log_training(self, trainer: Any, state: RunState) -> None:
-        """If a line is due, write the mean loss and the speed since the previous one."""
+        """If a line is due, write the mean loss and the speed since the previous training line."""
         step = trainer.steps
         if step == state.log_step or not state.log_rows:
             return
@@ -176,7 +177,7 @@ class Record:
         Raises
         ------
         NumericalError
-            If a parameter or a slot is not finite; nothing is written then.
+            If a parameter or a slot is not finite; then nothing is written.
         """
         key = self._key(trainer, state)
         if self._run is None or key == self._saved:
@@ -192,7 +193,7 @@ class Record:
         self._saved = key
 
     def finish(self, trainer: Any, state: RunState) -> None:
-        """Save the last state; without a folder, check that it could be saved."""
+        """Save the last state; without a folder, only check that all its numbers are finite."""
         self.save(trainer, state, best=False)
         if self._run is None:
             with trainer.snapshot(missed=FOREVER) as last:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile of a training step: time, operations and bytes of each kernel."""
+"""Profile of a training step: the time, operations and bytes of each kernel."""
 
 from sparsetrain.training.profile.recorder import RECORDED as RECORDED
 from sparsetrain.training.profile.recorder import WARM as WARM

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorder of a step's kernels; it does not change results.
 
-Kernels run in two ways: those of a program inside TVM's virtual machine, which can be instrumented,
-and single ones (coalescing, the optimizer's) through `Kernel`, which can be observed. The virtual
-machine's calls to Python take longer than a small kernel and slow the code between kernels. So
-steps of two kinds alternate: one times single kernels and the whole step, the next one the
-program's kernels.
+There are two kinds of kernels. A program's kernels run inside TVM's virtual machine, which can be
+instrumented; single kernels (coalescing, the optimizer's) run through `Kernel`, which can be
+observed. The instrumentation's calls to Python take longer than a small kernel and slow the code
+between kernels. So two kinds of steps alternate: one times single kernels and the whole step, the
+other times the program's kernels.
 
 On a device a call returns before its kernel ends. So each launch waits for the previous kernel, to
-measure one at a time; such a step takes longer than an unprofiled one.
+measure one kernel at a time; such a step takes longer than an unprofiled step.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Recorder:
     Parameters
     ----------
     touched : mapping of int to int
-        Rows of a storage of tables -> rows that a step looks up in it, duplicates counted. For an
-        argument with that many rows, only the looked-up rows count as moved.
+        Number of rows of a storage -> number of rows that a step looks up in it, including
+        duplicates. For an argument with that many rows, only the looked-up rows count as moved.
     wait : callable
         The backend's function that waits for all launched kernels. On a CPU there is nothing to
         wait for.
@@ -55,7 +55,7 @@ class Recorder:
         self._thread = get_ident()  # other threads prepare batches
 
     def single_of(self, step: Callable[[], Any]) -> tuple[float, dict[str, Entry]]:
-        """Return the seconds of a step, and its kernels that belong to no program."""
+        """Return the seconds of a step, and its single kernels."""
         self._kernels = defaultdict(Entry)
         with intercept_kernels(self._call):
             self._wait()
@@ -80,7 +80,7 @@ class Recorder:
     def _call(self, name: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         if get_ident() != self._thread:
             return kernel(*args)
-        self._wait()  # for an earlier program's kernels
+        self._wait()  # wait for kernels of an earlier program
         began = time.perf_counter()
         result = kernel(*args)
         self._wait()
@@ -94,7 +94,7 @@ class Recorder:
         name = plain_name(name)
         if before:
             self._began = time.perf_counter()
-        elif "." not in name and name not in _NO_KERNELS:  # a dot: a function of the runtime
+        elif "." not in name and name not in _NO_KERNELS:  # names with a dot are runtime functions
             self._count(name, time.perf_counter() - self._began, args)
         return 0
 
@@ -117,7 +117,7 @@ class Recorder:
         return prod(shape)
 
 
-# Calls of the virtual machine that compute sizes, not data.
+# Calls in the virtual machine that compute sizes, not data.
 _NO_KERNELS = frozenset({"shape_func", ""})
 
 
@@ -129,7 +129,7 @@ def _itemsize(array: Any) -> int:
 def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
     """Return M, N and K of the matrix product that a kernel writes to its last argument.
 
-    The three arrays have MK, KN and MN elements, transposed or not. The two operands are adjacent
+    The three matrices have MK, KN and MN elements, transposed or not. The two operands are adjacent
     arguments; operands of fused operators may precede or follow.
     """
     if len(shapes) < 3 or len(shapes[-1]) != 2 or not prod(shapes[-1]):
@@ -141,7 +141,7 @@ def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
 
 
 def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int]) -> bool:
-    """Return whether matrices, transposed or not, have a product of the result's shape."""
+    """Return whether two matrices, transposed or not, have a product of the result's shape."""
     if len(a) != 2 or len(b) != 2:
         return False
     return any(
@@ -152,7 +152,7 @@ def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int
     )
 
 
-# Replaced in this order, so longer names precede their parts.
+# Names are replaced in this order, so longer names precede their parts.
 _WORDS = (
     ("matmul nt", "x W\N{MODIFIER LETTER CAPITAL T}"),  # forward: weights are (out, in)
     ("matmul tn", "x\N{MODIFIER LETTER CAPITAL T} y"),  # weight gradient
@@ -164,7 +164,7 @@ _WORDS = (
 
 
 def in_words(name: str, product: tuple[int, int, int] | None = None) -> str:
-    """Describe the kernel in words; a product with its rows x columns x summed length."""
+    """Describe a kernel in words; a matrix product with its rows x columns x summed length."""
     parts = [re.sub(r"\d+$", "", part) for part in name.removeprefix("fused_").split("_")]
     text = " ".join(part for part in parts if part)
     for symbol, words in _WORDS:
@@ -174,11 +174,11 @@ def in_words(name: str, product: tuple[int, int, int] | None = None) -> str:
     return f"{size}: {text}" if size else text
 
 
-WARM, RECORDED = 5, 40  # steps; half of the recorded steps time the kernels of programs
+WARM, RECORDED = 5, 40  # numbers of steps; half of the recorded steps time the kernels of programs
 
 
 class StepProfiler:
-    """Records a trainer's steps after the first `WARM` ones.
+    """Records a trainer's steps, except for the first `WARM` steps.
 
     Parameters
     ----------
@@ -257,10 +257,10 @@ class StepProfiler:
 def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
     """Profile a training step: ``print(trainer.profile(batch))``.
 
-    The trainer is unchanged afterwards, to the bit; a copy of its weights and slots exists
-    meanwhile. Rows of `batch` stay in the caches from step to step; ``fit(..., profile=True)``
-    records steps over new rows. On CUDA, launches wait for each other, so a profiled step takes
-    longer.
+    Afterwards the trainer has exactly the same state as before; meanwhile there is a copy of its
+    weights and slots. The rows of `batch` stay in the CPU caches from step to step; ``fit(...,
+    profile=True)`` instead records steps over new rows. On CUDA, launches wait for each other, so a
+    profiled step takes longer.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ _HEAD = ("kernel", "calls", "ms", "share", "GFLOP/s", "GB/s")
 
 @dataclass
 class Entry:
-    """Sums over the calls of one kernel in a step."""
+    """Totals over the calls of one kernel in a step."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -32,15 +32,15 @@ class KernelTime:
     Parameters
     ----------
     name : str
-        Its operators, in words.
+        The kernel's operators, in words.
     calls : int
-        Calls in a step.
+        Number of calls in a step.
     seconds : float
-        Total time of its calls in a step; the median over steps.
+        Total time of the kernel's calls in a step; the median over steps.
     flops : float
         Multiplications and additions in a step; 0 except for matrix products.
     bytes : float
-        Bytes of its arguments, each counted once; for tables, of the looked-up rows.
+        Bytes of the kernel's arguments, each counted once; of tables, only the looked-up rows.
     """
 
     name: str
@@ -75,12 +75,12 @@ class StepProfile:
     seconds : float
         Median time of a step.
     kernels : tuple of KernelTime
-        Kernels, the longest first.
+        The kernels, slowest first.
     device : str
         The device that ran the kernels, one at a time; empty for the CPU.
     spared : float
         Multiplications and additions of matrix products that the forward pass skipped, since
-        nothing reads these rows.
+        nothing reads their results.
     """
 
     rows: int
@@ -93,7 +93,7 @@ class StepProfile:
 
     @property
     def outside(self) -> float:
-        """Seconds of a step outside kernels, in checks, copies and Python."""
+        """Seconds of a step that are spent outside kernels, in checks, copies and Python."""
         return max(0.0, self.seconds - sum(kernel.seconds for kernel in self.kernels))
 
     def to_dict(self) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def _typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def kernel_times(steps: Sequence[dict[str, Entry]]) -> list[KernelTime]:
     """Return each kernel's medians in a step.
 
-    Medians are over the steps that ran the kernel: products of a smaller last batch are different
-    kernels.
+    Medians are over the steps that ran the kernel: a smaller last batch has matrix products of
+    other sizes, which count as different kernels.
     """
     names = dict.fromkeys(name for step in steps for name in step)
     found = ((name, [step[name] for step in steps if name in step]) for name in names)
@@ -191,5 +191,5 @@ def kernel_times(steps: Sequence[dict[str, Entry]]) -> list[KernelTime]:
 
 
 def longest_first(kernels: Iterable[KernelTime]) -> tuple[KernelTime, ...]:
-    """Sort by time."""
+    """Sort kernels by time, slowest first."""
     return tuple(sorted(kernels, key=lambda kernel: -kernel.seconds))

@@ -2,8 +2,8 @@
 """Folder of a run: its checkpoints, pointers to them, a lock for the writer, and the log.
 
 - `folder`: the run; saves and prunes checkpoints
-- `checkpoints`: their names, the files that point to the latest and the best, and the lookup
-- `lock`: the single writer
+- `checkpoints`: names of checkpoints, the pointers `LATEST` and `BEST`, and the lookup
+- `lock`: lets one process at a time write
 - `state`: progress of the run, stored in a checkpoint
 - `log`: metrics, as JSON lines and CSV
 """

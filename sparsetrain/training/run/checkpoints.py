@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in the folder of a run, and the files `LATEST` and `BEST`, which name one each.
+"""Checkpoints in the folder of a run, and the pointers to them: the files `LATEST` and `BEST`.
 
-A pointer is replaced by rename, after the checkpoint it names is on the disk: a reader finds the
-old name or the new one, and both name a complete checkpoint.
+A pointer is replaced by a rename, after the checkpoint that it names is on the disk. So a reader
+finds the old name or the new name, and both name a complete checkpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_pointer(folder: Path, name: str) -> str | None:
     Raises
     ------
     CheckpointError
-        If it is not a regular file or holds anything but the name of a checkpoint.
+        If the pointer is not a regular file, or holds anything but a checkpoint's name.
     """
     path = folder / name
     try:
@@ -52,7 +52,7 @@ def read_pointer(folder: Path, name: str) -> str | None:
 
 
 def write_pointer(folder: Path, name: str, target: str) -> None:
-    """Point `name` to the checkpoint `target`, durably."""
+    """Make the pointer `name` name the checkpoint `target`, durably."""
     draft = folder / f".{name}.new-{secrets.token_hex(4)}"
     with replaced_by(draft, folder / name):
         draft.write_text(f"{target}\n")
@@ -67,7 +67,7 @@ def checkpoint_in(
     Parameters
     ----------
     folder : path
-        A run's folder, or a checkpoint's.
+        The folder of a run or of a checkpoint.
     checkpoint : {"latest", "best"}
         The checkpoint of a run to return.
     missing_ok : bool
@@ -78,7 +78,7 @@ def checkpoint_in(
     CheckpointError
         If the folder is a run without such a checkpoint.
     ConfigError
-        If `checkpoint` is neither.
+        If `checkpoint` is neither "latest" nor "best".
     """
     if not isinstance(checkpoint, str) or checkpoint.upper() not in POINTERS:
         raise ConfigError(f"checkpoint is {checkpoint!r}; it must be 'latest', 'best' or 'auto'")
@@ -101,7 +101,7 @@ def checkpoint_in(
 
 
 def _require_target(folder: Path, pointer: str, name: str) -> None:
-    """Raise if a pointer's checkpoint is missing, unless a live run has meanwhile moved on."""
+    """Raise an error if a pointer's checkpoint is missing, unless the pointer has since changed."""
     there = steps_in(folder)
     path = folder / name
     require_no_link(path)
@@ -111,7 +111,7 @@ def _require_target(folder: Path, pointer: str, name: str) -> None:
 
 
 def require_no_link(path: Path) -> None:
-    """Raise if a checkpoint of a run, or a draft left by a killed save, is a link."""
+    """Raise an error if a checkpoint of a run, or a draft left by a killed save, is a link."""
     for each in (path, aside(path)):
         if each.is_symlink():
             raise CheckpointError(
@@ -121,7 +121,7 @@ def require_no_link(path: Path) -> None:
 
 
 def lost(folder: Path, newest: str) -> CheckpointError:
-    """Return the error for a folder with newer checkpoints than its `LATEST` names."""
+    """Return the error for a folder in which `LATEST` is missing or older than `newest`."""
     return CheckpointError(
         f"{folder} has checkpoints up to {newest}, but its LATEST is missing or older: write the "
         "name of the checkpoint to use into it"
@@ -129,7 +129,7 @@ def lost(folder: Path, newest: str) -> CheckpointError:
 
 
 def steps_in(folder: Path) -> list[str]:
-    """Return the checkpoints by name, oldest first; links are ignored."""
+    """Return the names of a run's checkpoints, oldest first; links are ignored."""
     try:
         with os.scandir(folder) as entries:
             return sorted(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One writer per run folder: a lock that names its holder and ends with it.
+"""One writer per run folder: a lock that names its process and is released when that ends.
 
-The operating system holds the lock (`flock`), so it ends with a killed process. The file stays and
-names its last holder. On a file system without locks, the folder is taken if the named process is
-alive on this machine.
+The operating system holds the lock (`flock`), so killing the process releases it. The file stays
+and names the last process. On a file system without locks, the folder counts as locked if the named
+process is alive on this machine.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ def locked(folder: Path) -> Iterator[None]:
     Raises
     ------
     CheckpointError
-        If another process, named in the message, holds it, or the lock is a link, a hard link or
-        not a regular file.
+        If another process, named in the message, holds the lock, or the lock is a link, a hard link
+        or not a regular file.
     """
     # The file is not truncated before the lock is held, and links are not followed.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -54,7 +54,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _require_own(folder: Path, status: os.stat_result) -> None:
-    """Raise unless the lock is a regular file with one name: it will be overwritten."""
+    """Raise an error unless the lock is a regular file with one name: it will be overwritten."""
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise CheckpointError(
             f"{folder / FILE} is not a lock file of a run: remove it if no run is writing there"

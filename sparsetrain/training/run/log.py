@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log of a run, one record per line: `log.jsonl` for programs, `log.csv` for spreadsheets.
 
-A checkpoint remembers how many lines the log had. A resumed run truncates it to that length, so the
-log of a killed and resumed run reads like an uninterrupted run's. Lines are flushed one by one and
-are on the disk before a checkpoint becomes valid. A line of `log.jsonl` ends with a CRC-32 of its
-fields, so a changed digit is found.
+A checkpoint stores how many lines the log had. A resumed run truncates the log to that length, so
+the log of a killed and resumed run is like the log of an uninterrupted run. Lines are flushed one
+by one and are on the disk before a checkpoint becomes valid. A line of `log.jsonl` ends with a
+CRC-32 of its fields, so a changed digit is detected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsetrain.system.regular_files import read_regular_file
 
 JSONL, CSV = "log.jsonl", "log.csv"
 _MAX_BYTES = 256 << 20  # a million lines
-# Fields of a line that precede the validation scores, in the order of the columns.
+# Fields of a line before the validation scores, in the order of the columns.
 _FIRST = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss")
 _LAST = ("loss_scale",)
 _CRC = "crc32"
@@ -41,7 +41,7 @@ def fields(labels: Labels, grouped: bool) -> tuple[str, ...]:
     return (*_FIRST, *scores, *_LAST)
 
 
-# Scores; the name of a label may precede them.
+# Known scores; in a line, the name of a label may precede them.
 _SCORES = {
     *GroupedAUC.SCORES,
     *(score for label in LABELS.values() for score in label.scores.SCORES),
@@ -60,7 +60,7 @@ class Log:
     ----------
     folder : Path
     lines : int
-        Number of valid lines of the log; later ones are truncated.
+        Number of valid lines of the log; later lines are dropped.
     fields : tuple of str
         The columns.
     """
@@ -70,7 +70,7 @@ class Log:
         kept = read_log(folder)[:lines]
         self.lines = len(kept)
         drafts = [folder / f".{name}.new" for name in (JSONL, CSV)]
-        # Both stay open during the run; a draft keeps its handle when it is renamed.
+        # Both files stay open during the run; renaming a draft does not affect its handle.
         self._json, self._csv = (_new(path) for path in drafts)
         self._rows = csv.DictWriter(self._csv, self._fields, lineterminator="\n")
         self._rows.writeheader()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Progress of a run: everything needed to resume besides weights and slots, as plain values.
 
-There is no state of a random generator: the order of rows and initial weights follow from the seed,
-the epoch and the position.
+A run needs no random generator's state: the seed, the epoch and the position determine the order of
+rows, and the seed the initial weights.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class RunState:
     position : Position
         Where the next batch begins.
     rows, loss_sum, seconds : numbers
-        Sums over the epoch so far; `loss_sum` weighs each batch's loss by its rows.
+        Sums over the epoch so far; `loss_sum` weights each batch's loss by its number of rows.
     epochs : list of dict
         Completed epochs: rows, seconds, loss and, if validated, `valid`.
     log_lines, log_step, log_rows, log_loss_sum, log_seconds : numbers
-        Lines of the log, step of its last training line, and sums since then.
+        Number of lines of the log, step of its last training line, and sums since that line.
     validated : int
         Step of the last validation, -1 before the first.
     scores : dict or None
@@ -43,7 +43,7 @@ class RunState:
     ended : bool
         Whether early stopping ended the run.
     plan, data
-        Arguments of the run and fingerprints of its files; a resumed run compares them.
+        Arguments of the run and fingerprints of its data files; a resumed run compares them.
     """
 
     position: Position = Position()
@@ -70,7 +70,7 @@ class RunState:
         self.position = position
         self.rows += rows
         self.log_rows += rows
-        counted = loss * rows if math.isfinite(loss) else 0.0  # else the step was skipped
+        counted = loss * rows if math.isfinite(loss) else 0.0  # otherwise the step was skipped
         self.loss_sum += counted
         self.log_loss_sum += counted
         self.seconds += seconds
@@ -106,7 +106,7 @@ class RunState:
             If a value is missing, unknown or of a wrong type.
         """
         if isinstance(values, Mapping):
-            values = {"lr_scale": 1.0, **values}  # older versions did not save it
+            values = {"lr_scale": 1.0, **values}  # older versions did not save `lr_scale`
         if not isinstance(values, Mapping) or values.keys() != _KINDS.keys():
             raise CheckpointError(
                 "the saved state of the run is damaged: unknown or missing fields"
