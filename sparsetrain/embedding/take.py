@@ -34,7 +34,7 @@ class _AsLookup(Rewriter):
         return lookup(table, ids if _are_checked(table, ids) else self._from_end(table, ids))
 
     def _from_end(self, table: relax.Expr, ids: relax.Expr) -> relax.Expr:
-        """Return the rows of ids; a negative id counts from the end."""
+        """Return the row number of each id; a negative id counts from the end."""
         if isinstance(ids, tvm.ir.GenericConst) and (ids.value.numpy() >= 0).all():
             return ids
         return self.builder_.emit_te(_rows_from_end, ids, table.ty.shape[0])

@@ -47,8 +47,8 @@ class ClickMetrics:
         labels : ndarray (B,) of bool, integers or floats
             1 for a click, 0 for none.
         weights : ndarray (B,) of numbers of 0 or more, optional
-            Weight of each row in all scores except `rows`; by default 1. In the AUC, a pair has the
-            product of its rows' weights.
+            Weight of each row in all scores except `rows`; by default 1. A pair of
+            rows counts in the AUC with the product of their weights.
 
         Raises
         ------

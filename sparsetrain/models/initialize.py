@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial weights by the distributions of the reference DLRM, drawn in place.
+"""Initial weights, drawn in place from the distributions of the reference DLRM.
 
 Every block of rows has its own counter-based stream, keyed by (seed, name, block), so its numbers
 do not depend on the number, order or storage of tables. Tables are filled `BLOCK` elements at a

@@ -30,7 +30,7 @@ _SPIN, _LONGEST_NAP = 2e-3, 2e-3
 
 
 class MpiComm(Comm):
-    """The processes started by mpiexec, srun or any launcher of MPI.
+    """The processes started by mpiexec, srun or any other MPI launcher.
 
     Parameters
     ----------

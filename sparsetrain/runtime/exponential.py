@@ -6,7 +6,7 @@ that time. Here ``exp(x) = 2^n exp(r)`` with integer n and ``|r| <= ln(2) / 2``;
 degree 6 gives ``exp(r)`` to 3e-9. The relative error of the result is below 2^-23; infinities, NaN,
 overflow and underflow give the results of the C library.
 
-Invariant: vectors and remainders use one formula with explicit fused multiply-adds, so an element's
+Invariant: vectors and loop tails use one formula with explicit fused multiply-adds, so an element's
 bits do not depend on its position.
 
 TVM has one table of lowerings for the whole process. Outside of `inline_exp` the entry registered

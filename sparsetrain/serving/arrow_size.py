@@ -59,7 +59,7 @@ def _follow(data: memoryview, at: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """Return the position of a table's field, 0 if it is absent."""
+    """Return the position of a field of a flatbuffer table; 0 if it is absent."""
     fields = table - struct.unpack_from("<i", data, table)[0]
     at = 4 + 2 * number
     if at >= struct.unpack_from("<H", data, fields)[0]:

@@ -104,7 +104,7 @@ def _decoded(content: bytes, number: int) -> str:
 
 
 class _Twice(ValueError):
-    """An object has a key twice; JSON decoders differ in the value they keep."""
+    """An object has a key twice; JSON decoders differ in which value they keep."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

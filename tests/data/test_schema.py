@@ -143,7 +143,7 @@ def test_days_are_derived_from_points_in_time(array):
 @pytest.mark.parametrize(
     "array, message",
     [
-        (pa.array([3], pa.time32("s")), "type time32.s. is not a point in time"),
+        (pa.array([3], pa.time32("s")), "values of type time32.s. are not points in time"),
         (pa.array(["noon"]), "'noon' is not a number"),
         (pa.array(["0x10"]), "'0x10' is not a number"),
         (pa.array([2.0**60]), r"1.15\S* is not a whole number"),

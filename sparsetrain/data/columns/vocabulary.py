@@ -139,7 +139,7 @@ class Vocabulary:
         )
 
     def values(self) -> list[int | str | None]:
-        """Return the value of each row; None for reserved and shared rows."""
+        """Return the value of each row; None for reserved rows and buckets."""
         found: list[int | str | None] = [None] * self.rows
         times = np.bincount(np.concatenate([self.number_ids, self.text_ids]), minlength=self.rows)
         for number, row in zip(self.numbers.tolist(), self.number_ids.tolist(), strict=True):

@@ -208,7 +208,7 @@ def to_microseconds(array: Any, location: Location) -> Any | None:
     if arrow_types.kind_of(array.type) == arrow_types.MOMENT:
         return _from_units(array, location)
     if pt.is_temporal(array.type):
-        raise location.error(f"type {array.type} is not a point in time")
+        raise location.error(f"values of type {array.type} are not points in time")
     return None
 
 

@@ -105,7 +105,7 @@ def cleared(shape: tuple[int, ...], dtype: str) -> Any:
     return array
 
 
-ROW_BYTES = 64  # row of a tile: 32 numbers of bfloat16, 16 pairs or sums
+ROW_BYTES = 64  # row of a tile: 32 bfloat16 numbers, 16 pairs or sums
 NUMBERS = ROW_BYTES // 2
 _ZEROS = "<16 x float> zeroinitializer"
 _ROUND = "call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512"
