@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsetrain import runtime
 from sparsetrain.runtime import NDArray
 from sparsetrain.tables.restoring import MISSED, missed_in, require_current, restored_
 from sparsetrain.tables.state_dict import HISTORY, load_rows_, named_arrays, writable_arrays
@@ -27,10 +28,14 @@ class Tables(MutableMapping[str, NDArray]):
         Parameters whose rows may lag.
     lagging : list of Table
         Tables with rows that can lag.
+    count : Tensor (1,) int64
+        Steps taken.
     """
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    def __init__(self, tables: Mapping[str, Table], count: NDArray | None = None) -> None:
         self._tables = dict(tables)
+        self.count = runtime.zeros((1,), "int64") if count is None else count
+        self._counted = runtime.as_numpy(self.count, writable=True)
         self.weights = {name: table.weight for name, table in tables.items()}
         self.lagging = [table for table in tables.values() if table.lags]
 
@@ -52,11 +57,20 @@ class Tables(MutableMapping[str, NDArray]):
     def with_constants(self, constants: Iterable[Table]) -> Tables:
         """Return the same tables, with constants that no step changes."""
         more = {table.name: table for table in constants}
-        return Tables({**self._tables, **more}) if more else self
+        return Tables({**self._tables, **more}, self.count) if more else self
 
     def __or__(self, other: Mapping[str, NDArray]) -> dict[str, NDArray]:
         """Return a mapping's parameters and all of these, current."""
         return {**self, **other}
+
+    @property
+    def step(self) -> int:
+        """Number of steps taken."""
+        return int(self._counted[0])
+
+    @step.setter
+    def step(self, number: int) -> None:
+        self._counted[0] = number
 
     def each(self) -> Iterable[Table]:
         """All tables, and parameters that are not tables."""
@@ -70,6 +84,10 @@ class Tables(MutableMapping[str, NDArray]):
         """Replace the table of the same name."""
         self._tables[table.name] = table
         self.lagging = [each for each in self.each() if each.lags]
+
+    def slots(self) -> list[NDArray]:
+        """All slots of all tables."""
+        return [slot for table in self._tables.values() for slot in table.slots.values()]
 
     def rows(self, read: Mapping[str, Any]) -> dict[str, NDArray]:
         """Return parameters for a program that reads these rows, and all rows of tables not listed.
@@ -126,25 +144,26 @@ class Tables(MutableMapping[str, NDArray]):
 
     def note_step(
         self,
-        step: int,
         seed: int,
-        numbers: Mapping[Any, tuple[float, ...]],
+        numbers: Iterable[tuple[Any, tuple[float, ...]]],
         gradients: Mapping[str, bool],
     ) -> None:
-        """Record a step in tables with rows that can lag.
+        """Count a step, and record it in tables with rows that can lag.
 
         Parameters
         ----------
-        step, seed : int
-            The step's number, and the seed of the random bits that round rows.
-        numbers : mapping
+        seed : int
+            Seed of the random bits that round rows.
+        numbers : iterable of (rule, tuple of float)
             Each rule's numbers.
         gradients : mapping of str to bool
             Parameters with a gradient -> whether it was dense.
         """
+        self.step = step = self.step + 1
+        taken = dict(numbers) if self.lagging else {}
         for table in self.lagging:
             if table.name in gradients:
-                table.note_step(numbers, table.keys(seed, step), gradients[table.name])
+                table.note_step(taken, table.keys(seed, step), gradients[table.name])
             table.read = None
 
     def load_(self, name: str, rows: np.ndarray, what: str) -> None:
