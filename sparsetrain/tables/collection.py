@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ class Tables(MutableMapping[str, NDArray]):
         self.count = runtime.zeros((1,), "int64") if count is None else count
         self._counted = runtime.as_numpy(self.count, writable=True)
         self.weights = {name: table.weight for name, table in tables.items()}
+        self._slots = [table.slots for table in tables.values()]
         self.lagging = [table for table in tables.values() if table.lags]
 
     def __getitem__(self, name: str) -> NDArray:
@@ -87,13 +89,15 @@ class Tables(MutableMapping[str, NDArray]):
 
     def slots(self) -> list[NDArray]:
         """All slots of all tables."""
-        return [slot for table in self._tables.values() for slot in table.slots.values()]
+        return [*chain.from_iterable(map(dict.values, self._slots))]
 
     def rows(self, read: Mapping[str, Any]) -> dict[str, NDArray]:
         """Return parameters for a program that reads these rows, and all rows of tables not listed.
 
         If no row lags, no kernel is called.
         """
+        if not self.lagging:
+            return self.weights
         for table in self.lagging:
             if table.name in read:
                 table.catch_up(read[table.name])
@@ -144,23 +148,27 @@ class Tables(MutableMapping[str, NDArray]):
 
     def note_step(
         self,
+        step: int,
         seed: int,
-        numbers: Iterable[tuple[Any, tuple[float, ...]]],
+        rules: Iterable[Any],
+        numbers: Iterable[tuple[float, ...]],
         gradients: Mapping[str, bool],
     ) -> None:
         """Count a step, and record it in tables with rows that can lag.
 
         Parameters
         ----------
-        seed : int
-            Seed of the random bits that round rows.
-        numbers : iterable of (rule, tuple of float)
-            Each rule's numbers.
+        step, seed : int
+            The step's number, and the seed of the random bits that round rows.
+        rules, numbers : iterable
+            The rules, and each rule's numbers.
         gradients : mapping of str to bool
             Parameters with a gradient -> whether it was dense.
         """
-        self.step = step = self.step + 1
-        taken = dict(numbers) if self.lagging else {}
+        self._counted[0] = step
+        if not self.lagging:
+            return
+        taken = dict(zip(rules, numbers, strict=True))
         for table in self.lagging:
             if table.name in gradients:
                 table.note_step(taken, table.keys(seed, step), gradients[table.name])

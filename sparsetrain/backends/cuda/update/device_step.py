@@ -126,7 +126,8 @@ class DeviceStep:
             else:
                 self._update_dense_(name, gradients[name], state, scalars)
         is_dense = {name: name in self._dense for name in self._targets}
-        state.tables.note_step(state.seed, numbers.items(), is_dense)
+        taken = numbers.keys(), numbers.values()
+        state.tables.note_step(state.step + 1, state.seed, *taken, is_dense)
         self._sorts.update(sorts)
         return loss, StepResult(state.step, scale.norm)
 
