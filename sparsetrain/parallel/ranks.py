@@ -58,7 +58,7 @@ def joined(
             raise ConfigError(
                 "accumulate and parts both set the number of parts of a batch: drop accumulate"
             )
-        if model.constants() or model.defines("score_items"):
+        if model.learned_constants or model.defines("score_items"):
             raise ConfigError(
                 f"parallel: {type(model).__name__} learns from all rows at once, or scores by "
                 "parameters as a whole: train it in one process"

@@ -69,6 +69,10 @@ CASES = {
         "model": {"labels": {"click": "binary", "seconds": "real"}},
         "optimizer": st.optim.ftrl(0.05),
     },
+    "numbers in bins": {
+        "model": {"numbers": "binned", "number_bins": [[-0.5, 0.5]] * 3},
+        "optimizer": st.optim.adam(LR),
+    },
     "lazy Adam, a history": {"class": st.models.DIN, "optimizer": st.optim.adam(LR)},
     "ratings by two tables a column": {
         "class": st.models.MatrixFactorization,
