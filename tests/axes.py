@@ -57,7 +57,7 @@ AXES = {
         r"|\.lags\b|\blagging\b|\bstamp(ed|s)?\b|\bLAST\b|max_replayed"
         r"|(table|params)\.(flush|current)\(",
         r"^tables/",
-        23,
+        14,
     ),
     "bags": Axis(
         r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b",

@@ -473,6 +473,16 @@ class Model(nn.Module):
         return [name for name, param in self.named_parameters() if param.attrs.get("constant")]
 
     @property
+    def learned_constants(self) -> list[str]:
+        """Names of the constants that `learn` computes; the values of others are given."""
+        initial = {
+            name: param.attrs["initial"]
+            for name, param in self.named_parameters()
+            if param.attrs.get("constant")
+        }
+        return [name for name, value in initial.items() if not isinstance(value, np.ndarray)]
+
+    @property
     def has_dropout(self) -> bool:
         """Whether the loss reads a random key, see `Dropout`."""
         return has_dropout(self)

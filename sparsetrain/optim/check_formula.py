@@ -13,9 +13,8 @@ from tvm import tirx
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.tables.formula import Formula
-from sparsetrain.tables.slots import LAST
+from sparsetrain.tables.slots import RESERVED
 
-RESERVED = ("count", "width", "weight_decay", "keep", "scale", "clip")  # added to `h` by a spec
 KINDS = {"per": ("element", "row"), "noop_on_zero_grad": ("always", "untouched", "never")}
 
 
@@ -30,22 +29,19 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
         if a gradient of 0 changes a value despite `noop_on_zero_grad`.
     """
     names = [slot.name for slot in formula.slots]
-    if len(set(names)) < len(names) or any(s.per not in KINDS["per"] for s in formula.slots):
-        raise ConfigError(
-            f"{formula.name}: slots need distinct names; per must be 'element' or 'row'"
-        )
-    if LAST in names:
-        raise ConfigError(f"{formula.name}: a slot cannot be named {LAST!r}; exact mode uses it")
+    if any(slot.per not in KINDS["per"] for slot in formula.slots):
+        raise ConfigError(f"{formula.name}: a slot's per must be 'element' or 'row'")
     if formula.noop_on_zero_grad not in KINDS["noop_on_zero_grad"]:
         raise ConfigError(
             f"{formula.name}: noop_on_zero_grad must be one of {KINDS['noop_on_zero_grad']}, "
             f"not {formula.noop_on_zero_grad!r}"
         )
     numbers = _numbers(formula, hyper)
-    known = (*numbers, *(mean.name for mean in formula.row_means))
-    for name in known:
-        if name in RESERVED or known.count(name) > 1:
-            raise ConfigError(f"{formula.name}: the number {name!r} needs another name")
+    known = [*numbers, *(mean.name for mean in formula.row_means)]
+    for kind, own in (("slot", names), ("number", known)):
+        for name in own:
+            if name in RESERVED[kind] or own.count(name) > 1:
+                raise ConfigError(f"{formula.name}: the {kind} {name!r} needs another name")
     _check_slot_decay(formula, numbers)
     _check_step(formula, numbers)
     _check_zero_gradient(formula, hyper)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any, Literal, Protocol
 
-from sparsetrain import runtime
 from sparsetrain.backend import Backend, host
 from sparsetrain.optim.param_groups import ParamGroup, abbreviate_names
 from sparsetrain.optim.update_rule import UpdateRule
@@ -50,14 +49,12 @@ class State(dict[str, dict[str, NDArray]]):
 
     Attributes
     ----------
-    count : Tensor (1,) int64
-        Steps taken.
     skipped : int
         Number of steps skipped because a value was not finite.
     owner : Optimizer
         The optimizer that made the tables' rules.
     tables : Tables
-        Each parameter with its slots and rules; storages of tables have `parts`.
+        Each parameter with its slots and rules, and the count of steps.
     seed : int
         Seed of the random bits that round half-precision tables.
     scaled : bool
@@ -78,17 +75,15 @@ class State(dict[str, dict[str, NDArray]]):
         self,
         tables: Tables,
         owner: RuleSource,
-        count: NDArray,
         seed: int = 0,
         scaled: bool = False,
         buffers: frozenset[str] = frozenset(),
         backend: Backend | None = None,
     ) -> None:
         super().__init__({table.name: table.slots for table in tables.each()})
-        self.tables, self.owner, self.count = tables, owner, count
+        self.tables, self.owner = tables, owner
         self.backend = backend or host()
         self.seed, self.scaled, self.buffers = seed, scaled, buffers
-        self._counted = runtime.as_numpy(count, writable=True)
         self.skipped, self.lr_scale = 0, 1.0
         self.plans: dict[str, tuple[Any, CoalescePlan]] = {}
         self.update_steps: dict[Any, Any] = {}
@@ -105,23 +100,24 @@ class State(dict[str, dict[str, NDArray]]):
         return f"<State: step {self.step}, slots of {len(self)} parameters>"
 
     @property
+    def count(self) -> NDArray:
+        """Steps taken, (1,) int64."""
+        return self.tables.count
+
+    @property
     def step(self) -> int:
         """Number of steps taken."""
-        return int(self._counted[0])
+        return self.tables.step
 
     @step.setter
     def step(self, number: int) -> None:
-        self._counted[0] = number
+        self.tables.step = number
 
     def rules(self, names: Iterable[str]) -> tuple[UpdateRule, ...]:
         """Return the distinct rules of some parameters."""
         return tuple(
             dict.fromkeys(part.rule for name in names for part in self.tables.table(name).ranges)
         )
-
-    def tensors(self) -> list[NDArray]:
-        """Return all slots."""
-        return [*chain.from_iterable(map(dict.values, self.values()))]
 
 
 def describe_tables(state: State) -> list[str]:

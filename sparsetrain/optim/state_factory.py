@@ -57,7 +57,7 @@ def new_state(
         for name, param in params.items()
     }
     seed = require_int("seed", seed, 0)
-    return State(Tables(made), optimizer, count, seed, scaled, buffers, backend)
+    return State(Tables(made, count), optimizer, seed, scaled, buffers, backend)
 
 
 def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: State) -> None:

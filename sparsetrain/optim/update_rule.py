@@ -77,7 +77,8 @@ class UpdateRule(RowOptions):
         extra = {"coupled": ("weight_decay",), "decoupled": ("keep",)}.get(decay or "", ())
         names = (*_step_names(self.formula, dict(self.hyper)), *extra)
         clips, closed = self.clip_value is not None, self.mode == "closed"
-        return KernelSpec(self.formula, names, decay, self.scaled, clips, closed)
+        lags = self.has_last and not self.dense
+        return KernelSpec(self.formula, names, decay, self.scaled, clips, closed, lags)
 
     @property
     def has_last(self) -> bool:
@@ -85,12 +86,8 @@ class UpdateRule(RowOptions):
 
         Rows that are updated densely have it too, so that a checkpoint does not depend on `update`.
         """
-        return self.mode in CATCH_UP and self.spec.noop_on_zero_grad != "always"
-
-    @property
-    def catches_up(self) -> bool:
-        """Whether rows fall behind, with missed steps to replay."""
-        return self.has_last and not self.dense
+        changes = bool(self.weight_decay) or self.formula.noop_on_zero_grad != "always"
+        return self.mode in CATCH_UP and changes
 
     @property
     def dense(self) -> bool:
@@ -101,7 +98,7 @@ class UpdateRule(RowOptions):
         """Return the rule with `update` decided for a table that is `small` or not."""
         if self.update is not None or self.mode == "dense":
             return self
-        dense = small and self.catches_up and self.max_replayed_steps is None
+        dense = small and self.spec.lags and self.max_replayed_steps is None
         return replace(self, update="dense" if dense else "sparse")
 
     @property

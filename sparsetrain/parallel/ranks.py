@@ -58,7 +58,7 @@ def joined(
             raise ConfigError(
                 "accumulate and parts both set the number of parts of a batch: drop accumulate"
             )
-        if model.constants() or model.defines("score_items"):
+        if model.learned_constants or model.defines("score_items"):
             raise ConfigError(
                 f"parallel: {type(model).__name__} learns from all rows at once, or scores by "
                 "parameters as a whole: train it in one process"
@@ -95,21 +95,9 @@ class Ranks(Shards, OneProcess):
         return rows, max(step for _, step in found)
 
     def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
-        """Tell tables which rows they have, by whose numbers rows are rounded.
-
-        Raises
-        ------
-        ConfigError
-            If rows that are rounded can lag.
-        """
+        """Tell tables which rows they have."""
         for storage, plan in self.plan.items():
-            table = trainer.state.tables.table(storage)
-            table.numbered = plan.numbers(self.rank)
-            if table.lags and table.keys(0, 0):
-                raise ConfigError(
-                    f"parallel: rows of {storage!r}, {table.dtype}, lag in exact mode: leave out "
-                    "mode, take float32 tables, or train in one process"
-                )
+            trainer.state.tables.table(storage).be_part(plan.numbers(self.rank))
 
     def guard(self) -> AbstractContextManager[Any]:
         """See `OneProcess.guard`."""

@@ -47,6 +47,7 @@ class ShardedStep:
         found = gradient(
             module,
             "loss",
+            [*trainer.state] if trainer.model.constants() else None,
             densify=trainer.model.densify,
             scaled=True,
             buffers=trainer.model.buffers(),

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from sparsetrain import runtime
 from sparsetrain.runtime import NDArray
 from sparsetrain.tables.restoring import MISSED, missed_in, require_current, restored_
 from sparsetrain.tables.state_dict import HISTORY, load_rows_, named_arrays, writable_arrays
@@ -27,11 +29,16 @@ class Tables(MutableMapping[str, NDArray]):
         Parameters whose rows may lag.
     lagging : list of Table
         Tables with rows that can lag.
+    count : Tensor (1,) int64
+        Steps taken.
     """
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    def __init__(self, tables: Mapping[str, Table], count: NDArray | None = None) -> None:
         self._tables = dict(tables)
+        self.count = runtime.zeros((1,), "int64") if count is None else count
+        self._counted = runtime.as_numpy(self.count, writable=True)
         self.weights = {name: table.weight for name, table in tables.items()}
+        self._slots = [table.slots for table in tables.values()]
         self.lagging = [table for table in tables.values() if table.lags]
 
     def __getitem__(self, name: str) -> NDArray:
@@ -52,11 +59,20 @@ class Tables(MutableMapping[str, NDArray]):
     def with_constants(self, constants: Iterable[Table]) -> Tables:
         """Return the same tables, with constants that no step changes."""
         more = {table.name: table for table in constants}
-        return Tables({**self._tables, **more}) if more else self
+        return Tables({**self._tables, **more}, self.count) if more else self
 
     def __or__(self, other: Mapping[str, NDArray]) -> dict[str, NDArray]:
         """Return a mapping's parameters and all of these, current."""
         return {**self, **other}
+
+    @property
+    def step(self) -> int:
+        """Number of steps taken."""
+        return int(self._counted[0])
+
+    @step.setter
+    def step(self, number: int) -> None:
+        self._counted[0] = number
 
     def each(self) -> Iterable[Table]:
         """All tables, and parameters that are not tables."""
@@ -71,11 +87,17 @@ class Tables(MutableMapping[str, NDArray]):
         self._tables[table.name] = table
         self.lagging = [each for each in self.each() if each.lags]
 
+    def slots(self) -> list[NDArray]:
+        """All slots of all tables."""
+        return [*chain.from_iterable(map(dict.values, self._slots))]
+
     def rows(self, read: Mapping[str, Any]) -> dict[str, NDArray]:
         """Return parameters for a program that reads these rows, and all rows of tables not listed.
 
         If no row lags, no kernel is called.
         """
+        if not self.lagging:
+            return self.weights
         for table in self.lagging:
             if table.name in read:
                 table.catch_up(read[table.name])
@@ -128,23 +150,28 @@ class Tables(MutableMapping[str, NDArray]):
         self,
         step: int,
         seed: int,
-        numbers: Mapping[Any, tuple[float, ...]],
+        rules: Iterable[Any],
+        numbers: Iterable[tuple[float, ...]],
         gradients: Mapping[str, bool],
     ) -> None:
-        """Record a step in tables with rows that can lag.
+        """Count a step, and record it in tables with rows that can lag.
 
         Parameters
         ----------
         step, seed : int
             The step's number, and the seed of the random bits that round rows.
-        numbers : mapping
-            Each rule's numbers.
+        rules, numbers : iterable
+            The rules, and each rule's numbers.
         gradients : mapping of str to bool
             Parameters with a gradient -> whether it was dense.
         """
+        self._counted[0] = step
+        if not self.lagging:
+            return
+        taken = dict(zip(rules, numbers, strict=True))
         for table in self.lagging:
             if table.name in gradients:
-                table.note_step(numbers, table.keys(seed, step), gradients[table.name])
+                table.note_step(taken, table.keys(seed, step), gradients[table.name])
             table.read = None
 
     def load_(self, name: str, rows: np.ndarray, what: str) -> None:

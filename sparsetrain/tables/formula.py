@@ -166,6 +166,8 @@ class KernelSpec(NamedTuple):
         Whether the gradient is multiplied by ``h.scale``, and limited to ``h.clip``.
     closed : bool
         Whether many missed steps are one product of `transition` matrices, instead of a replay.
+    lags : bool
+        Whether rows can lag: an update of touched rows then writes its step to the slot `last`.
     """
 
     formula: Formula
@@ -174,11 +176,17 @@ class KernelSpec(NamedTuple):
     scaled: bool = False
     clipped: bool = False
     closed: bool = False
+    lags: bool = False
 
     @property
     def at_zero(self) -> KernelSpec:
         """The spec for gradients of 0, which scaling and clipping do not change."""
-        return self._replace(scaled=False, clipped=False)
+        return self.of_all_rows._replace(scaled=False, clipped=False)
+
+    @property
+    def of_all_rows(self) -> KernelSpec:
+        """The spec for an update of all rows, so that none lags."""
+        return self._replace(lags=False)
 
     @property
     def order(self) -> int:

@@ -25,6 +25,7 @@ from sparsetrain.kernels.table_formats import TableFormat, format_of
 from sparsetrain.kernels.table_formats.rows import PlainRow
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.multiply_add import fuse_multiply_adds
+from sparsetrain.tables.slots import slots_of
 
 
 def flat(array: Any) -> Any:
@@ -43,11 +44,13 @@ def _size(extents: Sequence[Any]) -> Any:
 
 
 def scalars(spec: KernelSpec, dtype: str) -> SimpleNamespace:
-    """Declare the scalars of a spec as arguments, then the noise keys if rows are rounded."""
+    """Declare the scalars of a spec as arguments, then those of `Table.marks`."""
     stored = format_of(dtype)
     h = SimpleNamespace(**{name: scalar(name, stored.computed) for name in spec.scalars})
     if stored.rounded:
         h.keys = scalar("first_key", "int64"), scalar("second_key", "int64")
+    if spec.lags:
+        h.now = scalar("now", "int32")
     return h
 
 
@@ -69,6 +72,14 @@ def bind_scalars(spec: KernelSpec, dtype: str, numbers: Any, rule: int) -> Simpl
             for column, name in enumerate(spec.scalars)
         }
     )
+
+
+def bind_marks(spec: KernelSpec, stored: TableFormat, h: SimpleNamespace, marks: Any) -> None:
+    """Add the numbers of `Table.marks` to `h`; ``marks(column)`` reads one of them."""
+    if stored.rounded:
+        h.keys = marks(0), marks(1)
+    if spec.lags:
+        h.now = tirx.Cast("int32", marks(2 * stored.rounded))
 
 
 def is_flat(spec: KernelSpec, stored: TableFormat) -> bool:
@@ -94,15 +105,18 @@ class Parameter:
         self.width, self.stored, self.dtype = width, stored, stored.computed
         self.lanes: int | None = None  # columns of a vector; by default as in `column_tiles`
         self.place: tuple[Any, Any] | None = None  # for a copied row: the row, its first column
+        self.last: list[Any] = []  # the slot `last`, if an update writes it
 
     @classmethod
     def declare(cls, spec: KernelSpec, rows: Any, width: Any, dtype: str) -> Parameter:
-        """Declare weight and slots as the next arguments of the kernel."""
+        """Declare weight and slots, and `last` if rows can lag, as the kernel's next arguments."""
         shapes = {"element": (rows, width), "row": (rows,)}
-        stored, formula = format_of(dtype), spec.formula
+        stored, own = format_of(dtype), len(spec.formula.slots)
         weight = buffer("weight", (rows, stored.extent(width)), stored.seen)
-        slots = [buffer(slot.name, shapes[slot.per], stored.computed) for slot in formula.slots]
-        return cls(spec, weight, slots, width, stored)
+        slots = [buffer(slot.name, shapes[slot.per], of) for slot, of in slots_of(spec, dtype)]
+        declared = cls(spec, weight, slots[:own], width, stored)
+        declared.last = slots[own:]
+        return declared
 
     def open(self, row: Any, h: SimpleNamespace) -> PlainRow:
         """Open a row to read and write its weights, in the step of `h`."""
@@ -123,6 +137,16 @@ class Parameter:
         most = 8 if self.stored.rounded else 4
         arrays = [self.weight, *(slot for slot in self.slots if len(slot.shape) > 1)]
         return [(array, line_starts(array, most)) for array in arrays]
+
+    @property
+    def per_row(self) -> list[Any]:
+        """The arrays (V,) with one number for each row."""
+        return [array for array in (*self.slots, *self.last) if len(array.shape) == 1]
+
+    def note_step(self, row: Any, h: SimpleNamespace) -> None:
+        """Mark a row as current after this step, if rows can lag."""
+        for array in self.last:
+            T.buffer_store(array, h.now, [row])
 
     def begin_row(
         self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace, count: Any = None
@@ -195,6 +219,7 @@ class Row:
     def end(self) -> None:
         """Write the per-row slots once, since they do not depend on a single element."""
         self.weights.end()
+        self.parameter.note_step(self.weights.row, self.h)
         formula = self.parameter.spec.formula
         if not any(slot.per == "row" for slot in formula.slots):
             return

@@ -16,6 +16,11 @@ from sparsetrain.tables.formula import Formula, KernelSpec, Slot
 
 LAST = "last"  # the slot of exact mode: the step up to which each row is current
 UNTOUCHED = -1  # in `last`: no step has touched this row
+# Names that kernels add to a formula's slots, and to the numbers in its `h`.
+RESERVED = {
+    "slot": (LAST,),
+    "number": ("count", "width", "weight_decay", "keep", "scale", "clip", "keys", "numbers", "now"),
+}
 
 
 def rows_of(shape: tuple[int, ...]) -> int:
@@ -32,6 +37,13 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
 def slot_shape(slot: Slot, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of a slot, given the parameter's shape."""
     return (rows_of(shape),) if slot.per == "row" and len(shape) > 1 else shape
+
+
+def slots_of(spec: KernelSpec, dtype: str) -> list[tuple[Slot, str]]:
+    """The slots that an update writes, with their dtypes; `dtype` is the parameter's."""
+    computed = format_of(dtype).computed
+    own = [(slot, computed) for slot in spec.formula.slots]
+    return [*own, (Slot(LAST, "row"), "int32")] if spec.lags else own
 
 
 def new_slots(name: str, formula: Formula, param: NDArray, fill: bool = True) -> dict[str, NDArray]:
@@ -93,6 +105,7 @@ class Target(NamedTuple):
     def views(self, spec: KernelSpec, rows: int, columns: int) -> list[NDArray]:
         """Return weight and slots as (rows, columns), or (rows,) for a per-row slot."""
         shapes = {"element": (rows, columns), "row": (rows,)}
-        slots = spec.formula.slots
-        weight = self.param._create_view((rows, columns), format_of(str(self.param.dtype)).seen)
-        return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]
+        dtype = str(self.param.dtype)
+        weight = self.param._create_view((rows, columns), format_of(dtype).seen)
+        slots = [(self.slots[slot.name], slot.per) for slot, _ in slots_of(spec, dtype)]
+        return [weight, *(slot._create_view(shapes[per]) for slot, per in slots)]

@@ -22,7 +22,7 @@ from sparsetrain.kernels.table_formats.uint8 import quantize_rows_
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
-from sparsetrain.runtime.tensors import editable_numpy, reshape_view, target_of, to_device
+from sparsetrain.runtime.tensors import reshape_view, target_of, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan, rows_below, same_ids
 from sparsetrain.tables import replay
@@ -47,10 +47,6 @@ class Rule(Protocol):
     @property
     def dense(self) -> bool:
         """Whether every row is updated in every step."""
-
-    @property
-    def catches_up(self) -> bool:
-        """Whether rows fall behind, with missed steps to replay."""
 
     @property
     def max_replayed_steps(self) -> int | None:
@@ -108,7 +104,7 @@ class Table:
         self.name, self.weight, self.slots = name, weight, {} if slots is None else slots
         self.ranges, self.named, self._count = tuple(ranges), dict(named or {}), count
         self.dtype = str(weight.dtype)
-        self.numbered: tuple[Span, ...] = ()  # if this has only some rows of a parameter
+        self._numbered: tuple[Span, ...] = ()  # see `be_part`
         self.histories = {
             number: History(spec, dtype=self.dtype)
             for number, spec in _lagging(self.slots, self.ranges).items()
@@ -234,6 +230,41 @@ class Table:
                 "call catch_up_ before the program; they are current now"
             )
 
+    def require_last(self) -> None:
+        """Refuse a row-sparse gradient if rows should lag, but have no slot `last`.
+
+        Raises
+        ------
+        ConfigError
+            If `Optimizer.init` did not get this parameter among its tables.
+        """
+        if not self.has_last and any(part.rule.spec.lags for part in self.ranges):
+            raise ConfigError(
+                f"optimizer: {self.name!r} has a row-sparse gradient, but was not among the tables "
+                "of init, so its rows cannot catch up: pass it there, or set mode 'lazy' for it in "
+                "a ParamGroup"
+            )
+
+    def be_part(self, numbered: tuple[Span, ...]) -> None:
+        """Make this table some rows of a whole parameter.
+
+        Parameters
+        ----------
+        numbered : tuple of Span
+            Which rows: random rounding depends on the row's number in the whole parameter.
+
+        Raises
+        ------
+        ConfigError
+            If rows are rounded and can lag, since a replay does not have these numbers.
+        """
+        self._numbered = numbered
+        if self.lags and format_of(self.dtype).rounded:
+            raise ConfigError(
+                f"parallel: rows of {self.name!r}, {self.dtype}, lag in exact mode: leave out "
+                "mode, take float32 tables, or train in one process"
+            )
+
     def keys(self, seed: int, step: int) -> tuple[int, ...]:
         """Keys of the random bits that round rows in a step; () without rounding."""
         return format_of(self.dtype).keys(seed, self.name, step)
@@ -241,19 +272,14 @@ class Table:
     def spans(self, number: int) -> list[Span]:
         """The rows of a range, as spans in which row numbers for random bits are consecutive."""
         part = self.ranges[number]
-        cut = self.numbered if format_of(self.dtype).rounded else ()
+        cut = self._numbered if format_of(self.dtype).rounded else ()
         own = (s._replace(first=max(s.first, part.first), end=min(s.end, part.end)) for s in cut)
         return [s for s in own if s.first < s.end] or [Span(part.first, part.end)]
 
-    def stamp(self, number: int) -> int | None:
-        """The step that an update writes to `last` of a range; None if rows do not lag."""
+    def marks(self, number: int, seed: int, step: int) -> tuple[int, ...]:
+        """Numbers that the update of a range needs: two noise keys, and the step for `last`."""
         history = self.histories.get(number)
-        return None if history is None else history.now + 1
-
-    def marks(self, number: int, seed: int, step: int) -> list[int] | None:
-        """Two noise keys and the `stamp` of a range's update; None if it needs neither."""
-        keys, stamp = self.keys(seed, step), self.stamp(number)
-        return [*(keys or (0, 0)), stamp or 0] if keys or stamp is not None else None
+        return self.keys(seed, step) + (() if history is None else (history.now + 1,))
 
     def note_step(
         self, numbers: Mapping[Any, tuple[float, ...]], keys: tuple[int, ...], dense: bool = False
@@ -291,8 +317,8 @@ class Table:
 
     def _note_current(self, part: Range, step: int) -> None:
         """Mark all rows of a range as current."""
-        with editable_numpy(self.slots[LAST]) as view:
-            view[part.first : part.end] = step
+        last = self.slots[LAST]
+        backend_at(last).kernel("a number for many rows", _fill_)(last, step, part.first, part.end)
 
     def _catch_up(self, plan: CoalescePlan) -> int:
         spans = enumerate(segment_spans(plan, self.ranges))
@@ -318,9 +344,10 @@ class Table:
             listed = _by_lag(runtime.as_numpy(listed)[slice(*span)], self.slots[LAST])
             span = 0, int(listed.shape[0])
         rows, width = matrix_shape(param.shape)
+        spec = history.spec.at_zero
         kernel = _catch_up_kernel(
             target_of(param),
-            history.spec.at_zero,
+            spec,
             width,
             self.dtype,
             None if listed is None else str(listed.dtype),
@@ -330,7 +357,7 @@ class Table:
         replayed = scratch_tensor((tasks_of(span[1] - span[0]),), "int64", param)
         kernel(
             *([] if listed is None else [listed]),
-            *Target(param, self.slots).views(history.spec, rows, width),
+            *Target(param, self.slots).views(spec, rows, width),
             self.slots[LAST],
             to_device(history.tensor, param.device),
             replayed,
@@ -369,6 +396,10 @@ def _by_lag(rows: np.ndarray, last: NDArray) -> NDArray:
     return runtime.as_tensor(rows[np.argsort(runtime.as_numpy(last)[rows])])
 
 
+def _fill_(numbers: NDArray, value: int, first: int, end: int) -> None:
+    runtime.as_numpy(numbers, writable=True)[first:end] = value
+
+
 def _bytes_of(tensor: NDArray) -> int:
     return prod(map(int, tensor.shape)) * format_of(str(tensor.dtype)).array.itemsize
 
@@ -376,7 +407,7 @@ def _bytes_of(tensor: NDArray) -> int:
 def _lagging(slots: Mapping[str, Any], ranges: Sequence[Any]) -> dict[int, KernelSpec]:
     """Specs of ranges with lagging rows, by number."""
     parts: Iterator[tuple[int, Any]] = enumerate(ranges if LAST in slots else ())
-    return {number: part.rule.spec for number, part in parts if part.rule.catches_up}
+    return {number: part.rule.spec for number, part in parts if part.rule.spec.lags}
 
 
 def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:

@@ -86,7 +86,7 @@ class TrainingStep:
             loss, gradients = self._gradients(batch)
             return self._apply_(loss, gradients)
         inputs, rows = self._inputs(batch)
-        weights, lookups = self._weights(rows), 0
+        weights, lookups = trainer.params.rows(rows), 0
         for indices in rows.values():
             lookups = max(lookups, prod(indices.shape))
         scale = trainer.arithmetic.loss.scale
@@ -133,11 +133,6 @@ class TrainingStep:
         rows: Mapping[str, Any] = trainer.model.rows_read(inputs)
         return inputs, rows
 
-    def _weights(self, rows: Mapping[str, Any]) -> dict[str, NDArray]:
-        """The weights to bind, with current rows; calls no kernel if no row lags."""
-        tables = self._trainer.params
-        return tables.rows(rows) if tables.lagging else tables.weights
-
     def _gradients(self, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
         """Return loss and gradients of a batch, computed in parts if `accumulate` is above 1."""
         trainer = self._trainer
@@ -155,7 +150,8 @@ class TrainingStep:
     def _gradients_of(self, batch: Batch, first_row: int = 0) -> tuple[NDArray, Mapping[str, Any]]:
         """Loss and gradients of a part of a batch."""
         inputs, rows = self._inputs(batch, first_row)
-        return self._trainer.program(self._weights(rows), inputs, checked=self.trusts)
+        weights = self._trainer.params.rows(rows)
+        return self._trainer.program(weights, inputs, checked=self.trusts)
 
     def _apply_(self, loss: NDArray, gradients: Mapping[str, Any]) -> tuple[NDArray, StepResult]:
         trainer = self._trainer

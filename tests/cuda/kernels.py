@@ -106,7 +106,7 @@ def _of_stored_tables() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
         yield f"{dtype}_weights_back", back
         for name in FEW:
             spec = OPTIMIZERS[name](0.1).rule().spec
-            kernel = optim.row_update_kernel(spec, 16, dtype, "int32", False, False)
+            kernel = optim.row_update_kernel(spec, 16, dtype, "int32", False)
             yield f"{dtype}_rows_{name}", kernel
         for name in ("adam", "rowwise_adagrad"):
             spec = OPTIMIZERS[name](0.1).rule().spec
@@ -131,12 +131,13 @@ def _of_ragged_rows() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
 def _of_optimizer(name: str, spec, widths) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     """The path that every formula has; widths, stamps and replays for one of each kind."""
     for width in widths if name == "adagrad" else widths[:1]:
-        kernel = optim.row_update_kernel(spec, width, "float32", "int32", False, False)
+        kernel = optim.row_update_kernel(spec, width, "float32", "int32", False)
         yield f"rows{width}_{name}", kernel
     yield f"all_{name}", cuda_arrays.foreach_kernel(spec, "float32", (2, 1))
     if name in ("adam", "rowwise_adagrad"):
-        stamped = optim.row_update_kernel(spec, 16, "float32", "int64", True, True)
-        yield f"rows_stamped_{name}", stamped
+        lagging = spec._replace(lags=True)
+        noting = optim.row_update_kernel(lagging, 16, "float32", "int64", True)
+        yield f"rows_stamped_{name}", noting
         yield f"dense_{name}", optim.dense_update_kernel(spec, "float32")
         plain = spec._replace(scaled=False, clipped=False)
         yield f"replay_{name}", optim.catch_up_kernel(plain, 16, "float32", "int32", False)

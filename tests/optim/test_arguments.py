@@ -251,11 +251,17 @@ def test_the_rule_in_the_guide_trains_in_every_mode():
     assert_same_state(exact, dense)
 
 
-@pytest.mark.parametrize("name", ["keep", "weight_decay", "clip"])
+@pytest.mark.parametrize("name", ["keep", "weight_decay", "clip", "now"])
 def test_a_number_whose_name_is_taken_is_refused(name):
     formula = optim.Formula("mine", lambda w, g, s, h: (w - g, s))
     with pytest.raises(ConfigError, match=f"mine: the number '{name}' needs another name"):
         optim.Optimizer(formula, {name: 0.1})
+
+
+def test_a_slot_whose_name_is_taken_is_refused():
+    formula = optim.Formula("mine", lambda w, g, s, h: (w - g, s), (optim.Slot("last"),))
+    with pytest.raises(ConfigError, match="mine: the slot 'last' needs another name"):
+        optim.Optimizer(formula, {})
 
 
 def test_a_state_shows_its_step_and_not_its_arrays():

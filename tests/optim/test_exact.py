@@ -115,6 +115,16 @@ def test_a_row_outside_the_table_is_refused():
         table.optimizer.catch_up_(table.params, {"t": np.array([1, 10])}, table.state)
 
 
+def test_a_row_sparse_gradient_of_a_parameter_that_is_no_table_is_refused():
+    params = {name: as_tensor(np.ones((4, WIDTH), np.float32)) for name in ("table", "other")}
+    optimizer = optim.adam(0.1, mode="exact")
+    state = optimizer.init(params, {"table": {"table": slice(0, 4)}})
+    ones = as_tensor(np.ones((1, WIDTH), np.float32))
+    gradient = RowSparse(as_tensor(np.zeros(1, np.int32)), ones, 4)
+    with pytest.raises(ConfigError, match="'other' has a row-sparse gradient, but was not among"):
+        optimizer.apply_(params, {"other": gradient}, state)
+
+
 def test_a_dense_gradient_of_a_tracked_parameter_is_exact_too():
     exact, dense = pair("adam", 20, 4, 30)
     for table in (exact, dense):

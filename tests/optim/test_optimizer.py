@@ -203,7 +203,7 @@ def test_all_results_are_computed_from_the_values_before_the_step():
             (Slot("e"), Slot("r", "row")),
             "per-row slot 'r' depends on a single element; use row_means",
         ),
-        (lambda w, g, s, h: (w, s), (Slot("a"), Slot("a")), "slots need distinct names"),
+        (lambda w, g, s, h: (w, s), (Slot("a"), Slot("a")), "the slot 'a' needs another name"),
         (lambda w, g, s, h: (w, s), (Slot("a", "table"),), "per must be 'element' or 'row'"),
     ],
 )

@@ -97,6 +97,24 @@ def test_what_is_not_there_is_refused_by_name():
         st.Trainer(st.models.DLRM(**OPTIONS), ADAGRAD, accumulate=2, parallel=st.parallel.local(2))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "optimizer", "said"),
+    [
+        ("bfloat16", st.optim.adam, "float32 tables, or train in one process"),
+        ("float16", st.optim.adam, "float32 tables, or train in one process"),
+        ("int8", st.optim.rowwise_adagrad, "leave out mode and update, or take float32 tables"),
+    ],
+)
+def test_rounded_tables_with_rows_that_lag_are_refused_in_one_line(dtype, optimizer, said):
+    def work(comm):
+        made = optimizer(0.01, mode="exact", update="sparse", weight_decay=0.01)
+        st.Trainer(model(table_dtype=dtype), made, parallel=Group(comm, "row", 2))
+
+    for error in run_ranks(2, work):
+        assert isinstance(error, ConfigError)
+        assert said in str(error) and dtype in str(error) and "\n" not in str(error)
+
+
 class Crossed(st.models.MatrixFactorization):
     def forward(self, user, item):
         return super().forward(user, item) + st.models.model.nn.op.sum(

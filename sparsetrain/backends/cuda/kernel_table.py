@@ -13,7 +13,7 @@ from sparsetrain.backends.cuda.interaction import backward, forward
 from sparsetrain.backends.cuda.schedule.long_product import long_product
 from sparsetrain.backends.cuda.sparse import parts
 from sparsetrain.backends.cuda.sparse import row_kernels as rows
-from sparsetrain.backends.cuda.update import arrays
+from sparsetrain.backends.cuda.update import arrays, launch
 from sparsetrain.backends.cuda.update import update_kernels as updates
 from sparsetrain.embedding import lookup_kernels as embedding
 from sparsetrain.kernels.loops import Loops
@@ -48,5 +48,6 @@ KERNELS: dict[str, Any] = {
     "sum of squares": arrays.squares_kernel,
     "check for NaN and infinity": partial(nonfinite_kernel, search=arrays.search_all),
     "catching up rows": updates.catch_up_kernel,
+    "a number for many rows": launch.fill_,
     "tasks of catching up rows": lambda rows: max(1, -(-rows // parts.THREADS)),
 }

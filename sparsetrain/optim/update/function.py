@@ -9,7 +9,7 @@ fail precedes the first write. The function before the tail computes the gradien
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -39,7 +39,7 @@ from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.plan_kernel import CHUNK_NOTES, plan_kernel
 from sparsetrain.system.locks import with_builder_lock
 from sparsetrain.tables.formula import KernelSpec
-from sparsetrain.tables.slots import LAST, matrix_shape, slot_shape
+from sparsetrain.tables.slots import matrix_shape, slot_shape, slots_of
 
 
 def append_update(
@@ -154,17 +154,12 @@ class _UpdateBuilder:
         for name, template in structure.items():
             taken = [next(leaves) for _ in (template.leaves if template else (None,))]
             self.gradients[name] = template.with_leaves(tuple(taken)) if template else taken[0]
-        self.slots = {
-            name: [
-                _variable(slot_name(name, slot.name), *self._slot_kind(name, slot))
-                for slot in spec.formula.slots
-            ]
-            for name, spec in self._specs().items()
-        }
-        self.last = {
-            name: _variable(slot_name(name, LAST), (matrix_shape(self._shape(name))[0],), "int32")
-            for name in dict.fromkeys(each.name for each in layout.rows if each.stamped)
-        }
+        self.slots: dict[str, dict[str, relax.Var]] = {}
+        for name, spec in self._specs():
+            own = self.slots.setdefault(name, {})
+            for slot, dtype in slots_of(spec, str(self.params[name].ty.dtype)):
+                kind = slot_shape(slot, self._shape(name)), dtype
+                own.setdefault(slot.name, _variable(slot_name(name, slot.name), *kind))
         chunks = tvm.tirx.Var("chunks", "int64")
         kinds = {
             NUMBERS: (numbers_shape(layout), "float64"),
@@ -178,29 +173,23 @@ class _UpdateBuilder:
     @property
     def arguments(self) -> list[relax.Var]:
         """The arguments to add to the function's."""
-        slots = [slot for slots in self.slots.values() for slot in slots]
-        return [*slots, *self.last.values(), *self.step.values()]
+        slots = [slot for slots in self.slots.values() for slot in slots.values()]
+        return [*slots, *self.step.values()]
 
     @property
     def beside_tables(self) -> dict[str, list[str]]:
         """Table -> the names of arguments with the same number of rows."""
-        last = {name: [stamps] for name, stamps in self.last.items()}
-        return {
-            name: [array.name for array in (*self.slots[name], *last.get(name, ()))]
-            for name in self.tables
-        }
+        return {name: [array.name for array in self.slots[name].values()] for name in self.tables}
 
-    def _specs(self) -> dict[str, KernelSpec]:
-        dense = {name: update.rule for update in self.layout.dense for name in update.names}
-        rows = {update.name: update.rule for update in self.layout.rows}
-        return {name: self.layout.specs[rule] for name, rule in (dense | rows).items()}
+    def _specs(self) -> Iterator[tuple[str, KernelSpec]]:
+        """Yield each parameter with the spec of each of its updates."""
+        for dense in self.layout.dense:
+            yield from ((name, self.layout.specs[dense.rule].of_all_rows) for name in dense.names)
+        for rows in self.layout.rows:
+            yield rows.name, self.layout.specs[rows.rule]
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(map(int, self.params[name].ty.shape))
-
-    def _slot_kind(self, name: str, slot: Any) -> tuple[tuple[int, ...], str]:
-        stored = format_of(str(self.params[name].ty.dtype))
-        return slot_shape(slot, self._shape(name)), stored.computed
 
     def _bind(self, value: Any, ty: Any) -> relax.Var:
         var = relax.Var(f"update{len(self.bindings)}", ty)
@@ -259,7 +248,7 @@ class _UpdateBuilder:
         """Update some parameters with their dense gradients."""
         spec = self.layout.specs[update.rule]
         own = [
-            [self._whole(a) for a in (self.gradients[n], self.params[n], *self.slots[n])]
+            [self._whole(a) for a in (self.gradients[n], self.params[n], *self.slots[n].values())]
             for n in update.names
         ]
         span = update.rows
@@ -289,21 +278,19 @@ class _UpdateBuilder:
             dtype,
             str(gradient.indices.ty.dtype),
             gradient.source is not None,
-            update.stamped,
             update.every_row,
         )
         whole = update.first == 0 and update.end == rows
         source = [] if gradient.source is None else [gradient.source]
         shapes = {"element": (rows, width), "row": (rows,)}
-        slots = zip(spec.formula.slots, self.slots[update.name], strict=True)
+        slots = [(self.slots[update.name][slot.name], slot) for slot, _ in slots_of(spec, dtype)]
         self._call(
             "update_of_every_row" if update.every_row else "update_of_touched_rows",
             rows_kernel(spec, kind, update.rule, place, whole),
             [
                 *(plan["rows"], plan["order"], plan["offsets"], *source, gradient.values),
                 self._view(param, (rows, columns), stored.seen),
-                *(self._view(variable, shapes[slot.per]) for slot, variable in slots),
-                *([self.last[update.name]] if update.stamped else []),
+                *(self._view(variable, shapes[slot.per]) for variable, slot in slots),
                 *(plan["counts"], self.step[REPORT], self.step[NUMBERS], self.step[NOISE_KEYS]),
             ],
         )

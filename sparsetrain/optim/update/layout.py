@@ -57,8 +57,6 @@ class RowsUpdate(NamedTuple):
         The rows.
     every_row : bool
         Whether rows without an entry are also updated, with a gradient of 0.
-    stamped : bool
-        Whether the step is noted for each updated row, as exact mode needs it.
     numbered : bool
         Whether random bits round rows by their numbers in the whole parameter.
     """
@@ -68,7 +66,6 @@ class RowsUpdate(NamedTuple):
     first: int
     end: int
     every_row: bool = False
-    stamped: bool = False
     numbered: bool = False
 
 
@@ -98,16 +95,9 @@ def layout_of(structure: Structure, state: State) -> Layout:
         table = state.tables.table(name)
         parts = [(rules.index(part.rule), part) for part in table.ranges]
         if template is not None:
+            table.require_last()
             rows += [
-                RowsUpdate(
-                    rule,
-                    name,
-                    first,
-                    end,
-                    part.rule.dense,
-                    table.stamp(number) is not None,
-                    bool(table.keys(0, 0)),
-                )
+                RowsUpdate(rule, name, first, end, part.rule.dense, bool(table.keys(0, 0)))
                 for number, (rule, part) in enumerate(parts)
                 for first, end, *_ in table.spans(number)
             ]
@@ -146,7 +136,7 @@ def numbers_shape(layout: Layout) -> tuple[int, int]:
 def keys_shape(layout: Layout) -> tuple[int, int]:
     """Return the shape of `NOISE_KEYS`.
 
-    For each rows update two noise keys, the step's number, the first and the end of the rows, and
-    if any is `numbered` the rest of its `Span`.
+    For each rows update three numbers for `Table.marks`, the first and the end of the rows, and if
+    any is `numbered` the rest of its `Span`.
     """
     return max(1, len(layout.rows)), 7 if any(update.numbered for update in layout.rows) else 5

@@ -87,6 +87,7 @@ class UpdateStep:
         self._tables = tables_of(structure)
         self._numbers = runtime.zeros(numbers_shape(layout), "float64")
         self._keys = runtime.zeros(keys_shape(layout), "int64")
+        self._scalars = runtime.as_numpy(self._numbers, writable=True)
         self._report = runtime.zeros((report_size(structure),), "int64")
         self._reported = runtime.as_numpy(self._report)
         self._written: list[tuple[float, ...]] = []  # scalars in `_numbers`
@@ -101,13 +102,13 @@ class UpdateStep:
             for number in range(len(table.ranges))
             for span in table.spans(number)
         ]
-        spans = runtime.as_numpy(self._keys, writable=True)[:, 3:]
-        for place, (*_, span) in enumerate(updates):
-            spans[place] = span[: spans.shape[1]]
-        self._keyed = [
-            (place, table, number)
-            for place, (table, number, _) in enumerate(updates)
-            if table.marks(number, 0, 0) is not None
+        keys = runtime.as_numpy(self._keys, writable=True)
+        for own, (*_, span) in zip(keys, updates, strict=False):
+            own[3:] = span[: len(own) - 3]
+        self._marked = [
+            (own, table, number)
+            for own, (table, number, _) in zip(keys, updates, strict=False)
+            if table.marks(number, 0, 0)
         ]
         self._lookups = -1  # number of lookups that `SCRATCH` has room for
         self._bound: tuple[list[str], list[NDArray]] = [], []
@@ -141,19 +142,16 @@ class UpdateStep:
         NumericalError
             If a gradient or the loss is not finite; nothing is written then.
         """
-        number = state.step + 1
-        if state.tables.lagging:
-            state.tables.hold(params, self._whole)
+        tables = state.tables
+        tables.hold(params, self._whole)
+        number = tables.step + 1
         numbers = self._write_numbers_(number, state.lr_scale, scale.factor)
-        if self._keyed:
-            self._write_keys_(state, number)
+        if self._marked:
+            self._write_marks_(state, number)
         loss = self.program(self._bind(params, state, lookups), inputs, checked=True)
         if self._reported[0]:
             return loss, skip_step(state, self._problem(loss), scale, loss)
-        if state.tables.lagging:
-            taken = dict(zip(self._rules, numbers, strict=True))
-            state.tables.note_step(number, state.seed, taken, self._is_dense)
-        state.step = number
+        tables.note_step(number, state.seed, self._rules, numbers, self._is_dense)
         return loss, StepResult(number, scale.norm)
 
     def _write_numbers_(self, step: int, lr_scale: float, factor: float) -> list[tuple[float, ...]]:
@@ -165,26 +163,25 @@ class UpdateStep:
             numbers.append(rule.numbers(step, lr_scale))
             scalars.append(rule.scalars(numbers[-1], factor))
         if scalars != self._written:
-            view = runtime.as_numpy(self._numbers, writable=True)
-            for row, values in zip(view, scalars, strict=True):
+            for row, values in zip(self._scalars, scalars, strict=True):
                 row[: len(values)] = values
             self._written = scalars
         if not any(rule.changes for rule in self._rules):
             self._steady, self._last = (lr_scale, factor), numbers
         return numbers
 
-    def _write_keys_(self, state: State, step: int) -> None:
-        """Write the noise keys of half-precision tables, and the step numbers of exact mode."""
-        view = runtime.as_numpy(self._keys, writable=True)
-        for place, table, number in self._keyed:
-            view[place, :3] = table.marks(number, state.seed, step)
+    def _write_marks_(self, state: State, step: int) -> None:
+        """Write the numbers of `Table.marks` for tables that need them."""
+        for own, table, number in self._marked:
+            marks = table.marks(number, state.seed, step)
+            own[: len(marks)] = marks
 
     def _bind(
         self, params: Mapping[str, NDArray], state: State, lookups: int
     ) -> dict[str, NDArray]:
         """Return all arguments except inputs; the same dictionary for the same tensors."""
         names = [*params]
-        tensors = [*params.values(), *state.tensors()]
+        tensors = [*params.values(), *state.tables.slots()]
         if names != self._bound[0] or not all(map(is_, tensors, self._bound[1])):
             slots = {
                 slot_name(name, slot): tensor

@@ -11,7 +11,7 @@ prefetched, one by one, while earlier rows are updated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -55,23 +55,17 @@ class Runs(NamedTuple):
 
 
 def update_rows(
-    parameter: Parameter,
-    runs: Runs,
-    span: tuple[Any, Any],
-    h: SimpleNamespace,
-    marks: Sequence[tuple[Any, Any]] = (),
+    parameter: Parameter, runs: Runs, span: tuple[Any, Any], h: SimpleNamespace
 ) -> None:
-    """Inside a kernel: update the rows of runs `span`; `marks` pairs arrays (V,) with values."""
+    """Inside a kernel: update the rows of runs `span`."""
 
     def update(run: Any) -> None:
         row = T.Bind(tirx.Cast("int64", runs.rows[run]))
         update_row(parameter, row, (runs.offsets[run], runs.offsets[run + 1]), runs, h)
-        for array, value in marks:
-            T.buffer_store(array, value, [row])
 
     (first, end), prefetch = span, Prefetch(write=False, near=3).line
     lines, value_columns = parameter.lines(), line_starts(runs.values, VALUE_LINES)
-    per_row = [slot for slot in parameter.slots if len(slot.shape) == 1]
+    per_row = parameter.per_row
     count = sum(len(columns) for _, columns in lines) + len(per_row) + len(value_columns)
     ahead = max(16, min(64, LINES // count))
     with T.parallel(0, end - first) as task:
@@ -81,7 +75,7 @@ def update_rows(
         for array, columns in lines:
             for column in columns:
                 prefetch(array, [row, column])
-        for array in (*per_row, *(array for array, _ in marks)):
+        for array in per_row:
             prefetch(array, [row])
         for column in value_columns:
             prefetch(runs.values, [runs.value_row(runs.offsets[later]), column])

@@ -20,6 +20,7 @@ from sparsetrain.optim.update.row_update import Runs, update_row, update_rows
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import (
     Parameter,
+    bind_marks,
     bind_scalars,
     declare_numbers,
     declare_report,
@@ -41,8 +42,6 @@ class RowsKind(NamedTuple):
         Dtype of the row indices.
     pooled : bool
         Whether entries have a `source`, the number of their value row.
-    stamped : bool
-        Whether the step's number is written to the slot `last` of each updated row.
     every_row : bool
         Whether rows without an entry are also updated.
     """
@@ -51,7 +50,6 @@ class RowsKind(NamedTuple):
     dtype: str
     index_dtype: str
     pooled: bool
-    stamped: bool = False
     every_row: bool = False
 
 
@@ -65,10 +63,9 @@ def rows_kernel(
     """Build the update of a table, or of a range of its rows.
 
     Arguments: rows (N,), order (2, N), offsets (N + 1,), source (N,) if pooled, values (M, D),
-    weight (V, D), one array per slot, last (V,) if stamped, counts (2,), report, numbers (R, K),
-    keys (P, 5 or 7): two noise keys, the step's number, the first and the end of the rows, and for
-    rows that are rounded their `numbers` (see `PlainRow`). `rule` and `place` are rows of the last
-    two.
+    weight (V, D), one array per slot, counts (2,), report, numbers (R, K), keys (P, 5 or 7): three
+    for `Table.marks`, the first and the end of the rows, and for rows that are rounded their
+    `numbers` (see `PlainRow`). `rule` and `place` are rows of the last two.
     """
     form = format_of(kind.dtype)
     with kernel() as built:
@@ -79,22 +76,20 @@ def rows_kernel(
         source = buffer("source", (entries,), "int32") if kind.pooled else None
         values = buffer("values", (stored, kind.width), form.computed)
         parameter = Parameter.declare(spec, table, kind.width, kind.dtype)
-        last = buffer("last", (table,), "int32") if kind.stamped else None
         counts, report = buffer("counts", (2,), "int32"), declare_report()
         numbers, keys = declare_numbers(), buffer("keys", extents(2), "int64")
         runs = Runs(rows, lambda n: order[0, n], offsets, source, values)
         with T.If(report[0] == 0), T.Then():
             h = bind_scalars(spec, form.computed, numbers, rule)
-            h.keys = keys[place, 0], keys[place, 1]
+            bind_marks(spec, form, h, lambda column: keys[place, column])
             h.numbers = keys[place, 5], keys[place, 6]
-            marks = [] if last is None else [(last, tirx.Cast("int32", keys[place, 2]))]
             used = T.Bind(tirx.Cast("int64", counts[0]))
             span = None if whole else (T.Bind(keys[place, 3]), T.Bind(keys[place, 4]))
             if kind.every_row:
                 update_every_row(parameter, runs, used, span or (const(0, "int64"), table), h)
             else:
                 within = tuple(first_from(rows, used, row) for row in span or ())
-                update_rows(parameter, runs, within or (const(0, "int64"), used), h, marks)
+                update_rows(parameter, runs, within or (const(0, "int64"), used), h)
     return built.get()
 
 

@@ -19,7 +19,6 @@ from sparsetrain.backends.cuda.update.launch import (
     RowUpdate,
     count_up_,
     densified,
-    note_current_,
     update_dense_,
 )
 from sparsetrain.compiler.precision.loss_scale import Scale
@@ -32,7 +31,7 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import leading_rows, on_host
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
-from sparsetrain.tables.slots import LAST, Target
+from sparsetrain.tables.slots import Target
 from sparsetrain.tables.table import segment_spans
 
 
@@ -58,11 +57,13 @@ class DeviceStep:
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
     ) -> None:
         self._targets = {name: Target(params[name], state[name]) for name in gradients}
-        self._tensors = [*params.values(), *state.tensors()]
+        self._tensors = [*params.values(), *state.tables.slots()]
         self._tables = [n for n, g in gradients.items() if isinstance(g, RowSparse)]
         self._dense = {
             n: tuple(g.shape) for n, g in gradients.items() if not isinstance(g, RowSparse)
         }
+        for name in self._tables:
+            state.tables.table(name).require_last()
         self._rules = state.rules(gradients)
         self._sorts: dict[str, DeviceSort] = {}  # sorts from the last step, reused in the next
         self._updates: dict[tuple[str, int], RowUpdate] = {}
@@ -74,7 +75,7 @@ class DeviceStep:
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
     ) -> bool:
         """Return whether all tensors are the same objects and dense gradients keep their shapes."""
-        tensors = [*params.values(), *state.tensors()]
+        tensors = [*params.values(), *state.tables.slots()]
         return (
             len(tensors) == len(self._tensors)
             and all(map(is_, tensors, self._tensors))
@@ -85,9 +86,8 @@ class DeviceStep:
         """Group dense parameters, except scalars, by rule and dtype."""
         alike: defaultdict[tuple[UpdateRule, str], list[str]] = defaultdict(list)
         for name in self._dense:
-            table = state.tables.table(name)
-            parts, param = table.ranges, self._targets[name].param
-            if param.shape and len(parts) == 1 and not table.lags:
+            parts, param = state.tables.table(name).ranges, self._targets[name].param
+            if param.shape and len(parts) == 1:
                 alike[parts[0].rule, str(param.dtype)].append(name)
         return [
             Foreach(rule, {name: self._targets[name] for name in names})
@@ -115,7 +115,7 @@ class DeviceStep:
         numbers = {rule: rule.numbers(state.step + 1, state.lr_scale) for rule in self._rules}
         scalars = {rule: rule.scalars(own, scale.factor) for rule, own in numbers.items()}
         plans = {name: self._plan(name, gradients[name], state, sorts) for name in self._tables}
-        state.tables.hold(params)
+        state.tables.hold(params, self._dense)
         for name, plan in plans.items():
             state.tables.table(name).require_current(plan)
         for group in self._foreach:
@@ -125,10 +125,10 @@ class DeviceStep:
                 self._update_rows_(name, gradients[name], plans[name], state, scalars)
             else:
                 self._update_dense_(name, gradients[name], state, scalars)
-        given = dict.fromkeys(self._targets, False)
-        state.tables.note_step(state.step + 1, state.seed, numbers, given)
+        is_dense = {name: name in self._dense for name in self._targets}
+        taken = numbers.keys(), numbers.values()
+        state.tables.note_step(state.step + 1, state.seed, *taken, is_dense)
         self._sorts.update(sorts)
-        state.step += 1
         return loss, StepResult(state.step, scale.norm)
 
     def _begin_sorts(
@@ -171,9 +171,9 @@ class DeviceStep:
     ) -> None:
         """Update one table, range by range."""
         table = state.tables.table(name)
-        parts, keys = table.ranges, table.keys(state.seed, state.step + 1)
-        for number, (part, span) in enumerate(zip(parts, segment_spans(plan, parts), strict=True)):
-            own = (*scalars[part.rule], *keys)
+        spans = segment_spans(plan, table.ranges)
+        for number, (part, span) in enumerate(zip(table.ranges, spans, strict=True)):
+            own = scalars[part.rule] + table.marks(number, state.seed, state.step + 1)
             if part.rule.dense:
                 dense = densified(gradient, plan, part, span)
                 rows = part.first, part.end
@@ -182,8 +182,7 @@ class DeviceStep:
             key = name, number
             if key not in self._updates:
                 self._updates[key] = RowUpdate(self._targets[name], part.rule)
-            now = table.stamp(number)
-            self._updates[key](gradient, plan, own, span, now)
+            self._updates[key](gradient, plan, own, span)
 
     def _update_dense_(
         self,
@@ -192,14 +191,8 @@ class DeviceStep:
         state: State,
         scalars: Mapping[UpdateRule, tuple[float, ...]],
     ) -> None:
-        """Update one parameter by a dense gradient; all its rows are current afterwards."""
-        table = state.tables.table(name)
-        if table.lags:
-            table.flush()
-        for number, part in enumerate(table.ranges):
-            now = table.stamp(number)
-            if now is not None:
-                note_current_(table.slots[LAST], part, now)
+        """Update one parameter by a dense gradient."""
+        for part in state.tables.table(name).ranges:
             rows = part.first, part.end
             update_dense_(
                 self._targets[name], whole, part.rule, scalars[part.rule], rows, part.first

@@ -26,7 +26,7 @@ from sparsetrain.runtime.tensors import target_of
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import is_flat
-from sparsetrain.tables.slots import LAST, Target, matrix_shape
+from sparsetrain.tables.slots import Target, matrix_shape
 
 
 class RowUpdate:
@@ -51,14 +51,13 @@ class RowUpdate:
         plan: CoalescePlan,
         scalars: Sequence[float],
         span: tuple[int, int],
-        now: int | None = None,
     ) -> None:
-        """Update the rows of segments `span`; with `now`, mark them as current."""
+        """Update the rows of segments `span`."""
         if span[0] == span[1]:
             return
         source, values = gradient.source, gradient.values
         rows, order, offsets = plan.arrays
-        variant = plan.index_dtype, source is not None, now is not None
+        variant = plan.index_dtype, source is not None
         if variant not in self._kernels:
             self._kernels[variant] = self._kernel(*variant)
         self._kernels[variant](
@@ -69,16 +68,14 @@ class RowUpdate:
             values,
             *chunk_sums(plan, values, source),
             *self._views,
-            *(() if now is None else (self._target.slots[LAST],)),
             *scalars,
             *span,
-            *(() if now is None else (now,)),
         )
 
-    def _kernel(self, index_dtype: str, pooled: bool, stamped: bool) -> Any:
+    def _kernel(self, index_dtype: str, pooled: bool) -> Any:
         param = self._target.param
         kind = matrix_shape(param.shape)[1], str(param.dtype), index_dtype
-        return _row_kernel(target_of(param), self._spec, *kind, pooled, stamped)
+        return _row_kernel(target_of(param), self._spec, *kind, pooled)
 
 
 class Foreach:
@@ -94,7 +91,7 @@ class Foreach:
 
     def __init__(self, rule: UpdateRule, targets: Mapping[str, Target]) -> None:
         self.rule, self.names = rule, [*targets]
-        spec = rule.spec
+        spec = rule.spec.of_all_rows
         arrays = {
             name: (target.param, *(target.slots[slot.name] for slot in spec.formula.slots))
             for name, target in targets.items()
@@ -127,7 +124,7 @@ def update_dense_(
     begin: int = 0,
 ) -> None:
     """Update rows [first, end) with a gradient's rows from `begin` on."""
-    spec = rule.spec
+    spec = rule.spec.of_all_rows
     height, width = matrix_shape(target.param.shape)
     numbers, size = [*rows, begin], prod(map(int, gradient.shape))
     shape = size // width, width
@@ -151,9 +148,9 @@ def densified(
     return dense
 
 
-def note_current_(last: NDArray, part: RowRange, step: int) -> None:
-    """Store in the slot `last` that the rows of a range are current."""
-    _fill(target_of(last), str(last.dtype))(last, step, part.first, part.end)
+def fill_(numbers: NDArray, value: int, first: int, end: int) -> None:
+    """Write a number to the elements [first, end) of (N,)."""
+    _fill(target_of(numbers), str(numbers.dtype))(numbers, value, first, end)
 
 
 def count_up_(numbers: NDArray) -> None:
@@ -173,7 +170,7 @@ def totals(arrays: Sequence[NDArray]) -> list[float]:
 _total = target_kernel("sum of numbers", total_kernel)
 _count_up = target_kernel("numbers of rows", count_up_kernel)
 _spread = target_kernel("gradient of all rows", spread_kernel)
-_fill = target_kernel("rows that are current", fill_kernel)
+_fill = target_kernel("a number for many rows", fill_kernel)
 _row_kernel = target_kernel("update of touched rows", update_kernels.row_update_kernel)
 _dense_kernel = target_kernel("dense update", update_kernels.dense_update_kernel)
 _foreach = target_kernel("dense updates", foreach_kernel)

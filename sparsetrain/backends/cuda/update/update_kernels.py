@@ -43,14 +43,13 @@ define_multiply_add("cuda", lambda x, y, z: x * y + z)
 
 
 def row_update_kernel(
-    spec: KernelSpec, width: int, dtype: str, index_dtype: str, pooled: bool, stamped: bool
+    spec: KernelSpec, width: int, dtype: str, index_dtype: str, pooled: bool
 ) -> PrimFunc:
     """Build the in-place update of a plan's rows, segments [first, end).
 
     Arguments: rows (U,), order (N,), offsets (U + 1,), source (S,), values (M, D), the sums of
-    chunks and of blocks, weight (V, D), one array per slot, last (V,) if `stamped`, the scalars of
-    the step, its noise keys for halves, first, end, and now if `stamped`, which is written to
-    ``last[row]``.
+    chunks and of blocks, weight (V, D), one array per slot, the scalars of the step, its
+    `Table.marks`, first, end.
     """
     with kernel() as built:
         entries, segments, sources, stored = extents(4)
@@ -65,23 +64,16 @@ def row_update_kernel(
         blocks = buffer("blocks", (block_rows, width), values.dtype)
         parameter = Parameter.declare(spec, table, width, dtype)
         parameter.lanes = vector_lanes(width, dtype)
-        last = buffer("last", (table,), "int32") if stamped else None
         h = scalars(spec, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        now = scalar("now", "int32") if stamped else None
-
-        def stamp(row: Any) -> None:
-            if last is not None:
-                T.buffer_store(last, now, [row])
-
         sums = Sums(runs.values, chunks, blocks, runs.value_row)
         body = _row_by_row if spec.formula.by_row else _row_by_vectors
-        body(parameter, runs, sums, h, (first, end), stamp)
+        body(parameter, runs, sums, h, (first, end))
     return built.get()
 
 
 def _row_by_vectors(
-    parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
+    parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any]
 ) -> None:
     lanes = vector_lanes(parameter.width, parameter.dtype)
     vectors = parameter.width // lanes
@@ -104,7 +96,7 @@ def _row_by_vectors(
         for array, copy in zip(arrays, near, strict=True):
             store_vector(array, [row, column], lanes, partial(_at, copy, 0, 0))
         with T.If(column == 0), T.Then():
-            stamp(row)
+            parameter.note_step(row, h)
 
 
 def _each_lane(parameter: Parameter, lanes: int) -> Any:
@@ -117,7 +109,7 @@ def _at(array: Any, row: Any, column: Any, lane: Any) -> Any:
 
 
 def _row_by_row(
-    parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
+    parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any]
 ) -> None:
     """Update a few rows per block, with their gradients in shared memory."""
     width = parameter.width
@@ -151,7 +143,6 @@ def _row_by_row(
                 state.update(column, gradient[place, column])
             with T.If(member == 0), T.Then():
                 state.end()
-                stamp(row)
 
 
 def _count(edges: tuple[Any, Any], parameter: Parameter) -> Any:
