@@ -18,6 +18,7 @@ from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.kernel_names import name_by_content
 from sparsetrain.runtime.object_files import TOGETHER, CrossKernelCallError, compile_objects
 from sparsetrain.runtime.targets import device_of
+from sparsetrain.system.heap import reused_heap
 from sparsetrain.system.locks import with_builder_lock
 
 
@@ -146,7 +147,7 @@ def compile_relax(
     With a cache `folder`, CPU kernels are kept there, `together` of them in a file; the result must
     then be linked by `library_cache.store` before it runs.
     """
-    with target:
+    with target, reused_heap():
         module = _run_passes(module, pipeline or vm_pipeline(backend_of(target).plain_passes()))
         if folder is not None:
             with suppress(OSError, CrossKernelCallError):
