@@ -128,8 +128,8 @@ def _lower(kernels: dict[Any, tirx.PrimFunc], target: tvm.target.Target) -> tvm.
     lower, finish, _ = tirx.get_tir_pipeline(lowering.PIPELINE)
     bound = tirx.transform.BindTarget(target.with_host(target.host or target))
     lowered = finish()(lower(bound(tvm.IRModule(kernels))))
-    # TVM marks a kernel that is alone in its module as the entry function. Without the mark, its code
-    # is the same alone or beside others.
+    # TVM marks a kernel that is alone in its module as the entry function. Without the mark, its
+    # code is the same alone or beside others.
     return tvm.IRModule({v: lowered[v].without_attr("tirx.is_entry_func") for v in kernels})
 
 

@@ -332,7 +332,7 @@ def test_changed_data_is_refused_by_name_unless_allowed(files, tmp_path):
     other = tmp_path / "other.parquet"
     pq.write_table(pa.table(small_dlrm.raw_rows(ROWS, seed=5)), other)
     changed = {**files, "train": str(other)}
-    with pytest.raises(CheckpointError, match=r"other.parquet \(.* bytes\) is not the file this run was trained"):
+    with pytest.raises(CheckpointError, match="other.parquet is not the file this run was trained"):
         fit(trainer, changed, tmp_path / "run", resume=True)
     with pytest.raises(CheckpointError, match="trained on 1 files, not 2"):
         fit(trainer, {**files, "train": [files["train"]] * 2}, tmp_path / "run", resume=True)

@@ -164,9 +164,9 @@ def require_same(
         # A file may move; its content may not change.
         if (before.get("bytes"), before.get("sha256")) != (after["bytes"], after["sha256"]):
             raise CheckpointError(
-                f"{after['name']} ({after['bytes']:,} bytes) is not the file this run was {used}, "
-                f"or has other contents: that was {before.get('name')!s:.200} "
-                f"({before.get('bytes')!s:.20} bytes): {way_out}"
+                f"{after['name']} is not the file this run was {used}, which was "
+                f"{before.get('name')!s:.200}, or it has changed since then, from "
+                f"{before.get('bytes')!s:.20} to {after['bytes']} bytes: {way_out}"
             )
 
 
