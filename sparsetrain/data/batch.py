@@ -20,7 +20,7 @@ from sparsetrain.data import ids as ids_of
 from sparsetrain.data.ids import Ids
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.values.arrays import Array, to_dense
-from sparsetrain.data.values.label_values import to_labels, to_row_weights
+from sparsetrain.data.values.label_values import NUMBER, Weight, of_rows
 from sparsetrain.errors import CheckpointError, DataError
 
 
@@ -118,8 +118,10 @@ class Batch:
         self.__dict__.update(
             dense=owned,
             ids=ids_of.checked(ids, len(owned)),
-            labels=None if labels is None else to_labels(labels, len(owned)),
-            weights=None if weights is None else to_row_weights(weights, len(owned)),
+            labels=None
+            if labels is None
+            else of_rows(labels, "labels", NUMBER, len(owned), several=True),
+            weights=None if weights is None else of_rows(weights, "weights", Weight(), len(owned)),
             position=None,
         )
 

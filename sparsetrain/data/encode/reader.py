@@ -43,7 +43,7 @@ from sparsetrain.data.schema.columns import (
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag
-from sparsetrain.data.values.label_values import read_labels, read_row_weights
+from sparsetrain.data.values.label_values import Weight, read_of_rows
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import plain_floats
 from sparsetrain.errors import ConfigError, DataError
@@ -86,13 +86,13 @@ class Reader:
         labels = self.rules.schema.all_labels.values()
         pairs = zip(self.found.labels, labels, strict=True) if self.found.labels else ()
         several = len(labels) > 1
-        return [(n, partial(read_labels, label=label, missing=several)) for n, label in pairs]
+        return [(n, partial(read_of_rows, kind=label, missing=several)) for n, label in pairs]
 
     @property
     def weights(self) -> list[tuple[str, Read]]:
         """Name of the column with row weights, if any, and its reader."""
         name = self.found.row_weights
-        return [(name, read_row_weights)] if name else []
+        return [(name, partial(read_of_rows, kind=Weight()))] if name else []
 
     @cached_property
     def dense(self) -> list[tuple[str, Dense]]:
