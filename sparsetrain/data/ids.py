@@ -19,7 +19,7 @@ from sparsetrain.errors import DataError
 Ids = Array | tuple[Ragged, ...]
 
 
-def joined(features: Sequence[Array | Ragged]) -> Ids:
+def joined_ids(features: Sequence[Array | Ragged]) -> Ids:
     """Return the ids of all features; if one has bags, all are bags, and weighted if one is."""
     if not any(isinstance(ids, Ragged) for ids in features):
         return np.stack(features).T  # type: ignore[arg-type]  # each feature contiguous
@@ -39,7 +39,7 @@ def by_feature(ids: Ids) -> Sequence[Array]:
     return [bags.ids for bags in ids] if isinstance(ids, tuple) else ids.T
 
 
-def take(ids: Ids, index: Array | slice) -> Ids:
+def take_ids(ids: Ids, index: Array | slice) -> Ids:
     """Return the ids of the rows at `index`: a view for a slice if possible."""
     if isinstance(ids, tuple):
         return tuple(bags.take(index) for bags in ids)
@@ -52,21 +52,21 @@ def rows_at(array: Array, index: Array | slice) -> Array:
     return array[index] if isinstance(index, slice) else np.take(array, index, axis=0)
 
 
-def concat(pieces: Sequence[Any]) -> Ids:
+def concat_ids(pieces: Sequence[Any]) -> Ids:
     """Return the ids of the rows of all pieces, in order."""
     if isinstance(pieces[0], tuple):
         return tuple(concat_bags(feature) for feature in zip(*pieces, strict=True))
     return np.concatenate(pieces)
 
 
-def owned(ids: Ids) -> Ids:
+def owned_ids(ids: Ids) -> Ids:
     """Return a copy in int64, as in a batch."""
     if isinstance(ids, tuple):
         return tuple(bags.owned() for bags in ids)
     return ids.astype(np.int64, order="C")
 
 
-def checked(ids: Any, num_rows: int) -> Ids:
+def checked_ids(ids: Any, num_rows: int) -> Ids:
     """Return a copy in int64 of a user's ids of `rows` rows, after checks."""
     if isinstance(ids, Ragged):
         raise DataError("ids is one Ragged; give a sequence of them, one for each feature")

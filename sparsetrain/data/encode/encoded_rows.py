@@ -12,9 +12,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from sparsetrain.data import ids as ids_of
-from sparsetrain.data.batch import Batch
-from sparsetrain.data.ids import Ids, rows_at
+from sparsetrain.data.ids import (
+    Ids,
+    concat_ids,
+    rows_at,
+    take_ids,
+)
 from sparsetrain.data.values.arrays import Array
 
 
@@ -45,16 +48,11 @@ class Rows(NamedTuple):
             None if array is None else rows_at(array, index)
             for array in (self.labels, self.weights)
         )
-        return Rows(rows_at(self.dense, index), ids_of.take(self.ids, index), labels, weights)
+        return Rows(rows_at(self.dense, index), take_ids(self.ids, index), labels, weights)
 
     def plain(self) -> Rows:
         """Return the rows themselves; see `PermutedRows`."""
         return self
-
-    def batch(self) -> Batch:
-        """Return the rows as a batch; arrays other than the ids may share memory."""
-        dense = np.ascontiguousarray(self.dense)
-        return Batch._trusted(dense, ids_of.owned(self.ids), self.labels, self.weights)
 
 
 class PermutedRows(NamedTuple):
@@ -96,7 +94,7 @@ def concat_rows(pieces: list[Rows]) -> Rows:
     dense, ids, labels, weights = zip(*pieces, strict=True)
     return Rows(
         np.concatenate(dense),
-        ids_of.concat(ids),
+        concat_ids(ids),
         None if labels[0] is None else np.concatenate(labels),
         None if weights[0] is None else np.concatenate(weights),
     )

@@ -207,7 +207,7 @@ class Encoder(Rules):
             for part, reader in bound
             for location, piece in part.pieces(reader.names)
         ]
-        return concat_rows(rows).batch()
+        return Batch._of(concat_rows(rows))
 
     def to_state(self) -> State:
         """Return the encoder as a manifest for JSON, and numeric arrays by name."""

@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data import ids as ids_of
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import FLAG, Number, input_names
 from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.ids import (
+    joined_ids,
+)
 from sparsetrain.data.read.constant_columns import with_constants
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.source import Part, encoder_fingerprint
@@ -124,7 +126,7 @@ class Reader:
         ]
         return Rows(
             dense.T,
-            ids_of.joined(ids),
+            joined_ids(ids),
             (np.stack(labels, axis=1) if len(labels) > 1 else labels[0]) if labels else None,
             weights[0] if weights else None,
         )

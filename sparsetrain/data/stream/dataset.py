@@ -268,12 +268,12 @@ class Dataset:
                 held is not None
             ):  # one batch late, since only the next batch shows which is the last
                 position = Position(position.epoch, position.row + held.size, position.batch + 1)
-                yield held.batch()._at(position)
+                yield Batch._of(held)._at(position)
             held = group
         if held is None and plan.start.row == 0:  # of text that shows only now
             raise DataError(f"{self._source.name}: no rows")
         if held is not None and not (drop_last and held.size < plan.batch_size):
-            yield held.batch()._at(Position(position.epoch + 1))
+            yield Batch._of(held)._at(Position(position.epoch + 1))
 
     def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[PermutedRows]:
         """Yield windows."""
