@@ -61,7 +61,7 @@ AXES = {
     ),
     "bags": Axis(
         r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b",
-        r"/bags\.py|ragged|data/ids|/by_feature",
+        r"/bags\.py|ragged|data/rows|/by_feature",
         16,
     ),
     "kinds of labels": Axis(

@@ -16,18 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sparsetrain.data.encode.encoded_rows import Rows
-from sparsetrain.data.ids import (
+from sparsetrain.data.ragged import Ragged
+from sparsetrain.data.rows import (
     Ids,
+    Rows,
     checked_ids,
     first_outside,
     num_features,
     owned_ids,
     take_ids,
 )
-from sparsetrain.data.ragged import Ragged
-from sparsetrain.data.values.arrays import Array, to_dense
-from sparsetrain.data.values.label_values import NUMBER, Weight, of_rows
+from sparsetrain.data.values.arrays import NUMBER, Array, Weight, of_rows, to_dense
 from sparsetrain.errors import CheckpointError, DataError
 
 

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.category import Category
+from sparsetrain.data.columns.category import Category, Settings
 from sparsetrain.data.columns.counts import ValueCounts, kind_of_column, of_kind
-from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST
 from sparsetrain.data.encode.learn import blank_encoder, read_converted
 from sparsetrain.data.encode.reader import Reader, bind, label_names
@@ -24,8 +23,8 @@ from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag
+from sparsetrain.data.values.arrow_values import NanRule
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.parsing.identity import HEXADECIMAL, UNSEEN
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.html import describe, table

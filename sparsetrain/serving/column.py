@@ -69,7 +69,7 @@ def as_seconds(column: Column, name: str) -> Column:
     if column.kind != TEXT or column.bags is not None:
         return column
     from sparsetrain.data.values.location import Location
-    from sparsetrain.data.values.numeric import to_microseconds
+    from sparsetrain.data.values.moments import to_microseconds
 
     moments = to_microseconds(column.as_arrow(), Location("request", column=name))
     return column if moments is None else seconds(moments)
@@ -77,7 +77,7 @@ def as_seconds(column: Column, name: str) -> Column:
 
 def seconds(moments: Any) -> Column:
     """Return an Arrow array of microseconds as a column of seconds."""
-    from sparsetrain.data.values.numeric import fill_nulls
+    from sparsetrain.data.values.arrow_types import fill_nulls
 
     microseconds, missing = fill_nulls(moments)
     return Column(INT64, microseconds // 1_000_000, missing=missing.astype(np.uint8))

@@ -21,10 +21,9 @@ from sparsetrain.data.read.source import Part, with_numbers
 from sparsetrain.data.schema.schema import ColumnRule
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_values import texts_of
-from sparsetrain.data.values.lists import flat, read_values
+from sparsetrain.data.values.arrow_types import flat, read_values
+from sparsetrain.data.values.arrow_values import NanRule, read_numbers, texts_of
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
 
 
 def read_bags(

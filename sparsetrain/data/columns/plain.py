@@ -11,9 +11,9 @@ import numpy as np
 from sparsetrain.data.columns.counts import Counted
 from sparsetrain.data.dense.kind import Dense, Law
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import as_plain
+from sparsetrain.data.values.arrow_types import as_plain, fill_nulls
+from sparsetrain.data.values.arrow_values import NanRule, plain_floats
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, fill_nulls, plain_floats
 
 # Larger than any table; Criteo's hashes reach 2**32, or are negative in an int32.
 LIMIT = 1 << 31

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.numeric import NanRule
+from sparsetrain.data.values.arrow_values import NanRule
 from sparsetrain.errors import CheckpointError
 
 _ARRAYS = {"numbers", "number_ids", "number_starts"}

@@ -15,19 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.data.atomic_write import exclusive_lock, read_json, remove_temporaries, write_json
-from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.conversion.chunks import open_inputs
+from sparsetrain.data.columns.category import Settings
+from sparsetrain.data.conversion.chunks import POLICIES, open_inputs
 from sparsetrain.data.conversion.job import Job, Progress
 from sparsetrain.data.conversion.learn import BASE, QUARANTINE, WORKER, check_memory, learn
-from sparsetrain.data.conversion.strict_reader import POLICIES
 from sparsetrain.data.conversion.write_files import write_files
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file, write_file
 from sparsetrain.data.encode.learn import blank_encoder
 from sparsetrain.data.encode.reader import bind, check_converted_names
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.files import file_parts, list_files
-from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.open_source import file_parts, list_files, open_source
 from sparsetrain.data.read.parquet import DATASET_FILE
 from sparsetrain.data.read.source import Source
 from sparsetrain.data.schema.columns import check_row_weights, require_row_weights

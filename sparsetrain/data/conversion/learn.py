@@ -8,27 +8,31 @@ then the counts of one table.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values, with_values
 from sparsetrain.data.columns.counts import Counted, ValueCounts
 from sparsetrain.data.columns.plain import PlainIds
-from sparsetrain.data.conversion.chunks import Chunk, split_chunks
-from sparsetrain.data.conversion.counts_file import CountsFile
-from sparsetrain.data.conversion.job import Job
-from sparsetrain.data.conversion.strict_reader import (
+from sparsetrain.data.conversion.chunks import (
+    Chunk,
     Statistics,
     StrictReader,
     read_good_rows,
+    split_chunks,
     strict_reader,
 )
+from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.encode.learn_derived import Numbers, Sampling, numbers_in
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
@@ -36,14 +40,78 @@ from sparsetrain.data.read.derived_columns import learnt_numbers
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.stream.threads import ordered_map
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_values import as_binary, texts_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, ResourceError
+from sparsetrain.parsing.identity import Texts
+from sparsetrain.system.file_locks import name_write_errors
+
+
+class CountsFile:
+    """A file of counts: `add` each chunk's counts, on any thread, then read `total`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, Lock()
+        self._places: dict[str, list[Any]] = defaultdict(list)
+        path.unlink(missing_ok=True)
+
+    def add(self, chunk: Mapping[str, ValueCounts]) -> None:
+        """Store the counts of a chunk, by table."""
+        totals = {table: counts.total for table, counts in chunk.items()}
+        with (
+            self._lock,
+            name_write_errors(self._path, DataError),
+            open(self._path, "ab") as file,
+        ):
+            for table, total in totals.items():
+                arrays = [*map(_short, _arrays(total))]
+                place = file.tell(), [(array.dtype, array.nbytes) for array in arrays]
+                self._places[table].append((*place, total.written))
+                file.writelines(array.data for array in arrays)
+
+    def total(self, table: str) -> Counted:
+        """Add up the counts of all chunks."""
+        counts = ValueCounts()
+        with open(self._path, "rb") as file:
+            for first, kinds, written in self._places[table]:
+                file.seek(first)
+                parts = (np.frombuffer(file.read(size), dtype) for dtype, size in kinds)
+                letters = next(parts)
+                integers = [part.astype(np.int64) for part in parts]
+                numbers, times, hexes, hex_times, ends, text_times = integers
+                texts = as_binary(Texts(letters, ends))
+                found = (numbers, times), (hexes, hex_times), (texts, text_times)
+                counts.add(Counted(*found, written))
+        return counts.total
+
+
+def _arrays(counts: Counted) -> list[Array]:
+    texts = texts_of(counts.texts[0])
+    return [texts.data, *counts.numbers, *counts.hexes, texts.offsets, counts.texts[1]]
+
+
+def _short(array: Array) -> Array:
+    """Return integers in half the width if they fit."""
+    fit = array.dtype == np.int64 and (not len(array) or 0 <= array.min() <= array.max() < 2**32)
+    return array.astype(np.uint32) if fit else array
+
 
 QUARANTINE = "_quarantine.jsonl"
+
+
 BASE = 300 << 20  # Python, Arrow and their allocators
+
+
 WORKER = 250 << 20  # a block of text and its columns, or the distinct values of a chunk
+
+
 _ALMOST = 0.99
+
+
 _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in a hash table
+
+
 _CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
 
 

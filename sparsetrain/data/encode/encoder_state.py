@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write
-from sparsetrain.data.columns.category import Category, Values
+from sparsetrain.data.columns.category import Category, Settings, Values
 from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.saved_vocabularies import (
@@ -30,7 +30,6 @@ from sparsetrain.data.columns.saved_vocabularies import (
     load_vocabularies,
     save_vocabularies,
 )
-from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
 from sparsetrain.data.encode.older_state import of_version_2
 from sparsetrain.data.schema.schema import Schema

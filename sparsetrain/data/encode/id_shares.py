@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsetrain.data.encode.encoded_rows import Rows
-from sparsetrain.data.ids import by_feature
+from sparsetrain.data.rows import Rows, by_feature
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataWarning
 from sparsetrain.parsing.identity import MISSING, UNSEEN

@@ -13,11 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sparsetrain.data.columns.category import Category, blank_categories, with_values
+from sparsetrain.data.columns.category import Category, Settings, blank_categories, with_values
 from sparsetrain.data.columns.counts import ValueCounts
 from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
-from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file
 from sparsetrain.data.encode.learn_derived import Sampling, learn_derived, numbers_in

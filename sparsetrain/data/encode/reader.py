@@ -26,28 +26,24 @@ import pyarrow as pa
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import FLAG, Number, input_names
 from sparsetrain.data.dense.kind import Dense
-from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.ids import (
-    joined_ids,
-)
 from sparsetrain.data.read.constant_columns import with_constants
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.source import Part, encoder_fingerprint
-from sparsetrain.data.schema.column_names import require_columns
+from sparsetrain.data.rows import Rows, joined_ids
 from sparsetrain.data.schema.columns import (
     Columns,
     check_same_row_weights,
     describe_labels,
     find_columns,
+    require_columns,
     with_row_weights,
 )
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrays import Array, Weight
 from sparsetrain.data.values.arrow_types import is_bag
-from sparsetrain.data.values.label_values import Weight, read_of_rows
+from sparsetrain.data.values.arrow_values import plain_floats, read_of_rows
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import plain_floats
 from sparsetrain.errors import ConfigError, DataError
 
 Read = Callable[[Any, Location], Array]  # (array (n,), location) -> (n,) float32

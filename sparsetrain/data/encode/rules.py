@@ -9,10 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparsetrain.data.columns.category import Category
+from sparsetrain.data.columns.category import Category, Settings
 from sparsetrain.data.columns.dense import input_names
 from sparsetrain.data.columns.plain import PlainIds, PlainNumber
-from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
 from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.encoder_state import Fields, fingerprint_of

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.read.files import are_paths, list_files
-from sparsetrain.data.read.open_source import open_rows
+from sparsetrain.data.read.open_source import are_paths, list_files, open_rows
 from sparsetrain.data.read.parquet import is_parquet
 from sparsetrain.data.read.split import read_times
 from sparsetrain.data.read.tables import names_in
 from sparsetrain.data.read.text_blocks import first_line_of, read_blocks
 from sparsetrain.data.read.user_lists import are_user_lists, read_user_lists
-from sparsetrain.data.schema.column_names import require_column
+from sparsetrain.data.schema.columns import require_column
 from sparsetrain.data.schema.schema import Schema, TextFormat
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import as_plain, is_bag, require_utf8
+from sparsetrain.data.values.arrow_values import NanRule, read_numbers
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import DataError
 
 # Role -> its usual column names, in any case, with or without `_`; unnamed columns are in this

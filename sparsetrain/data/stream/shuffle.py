@@ -16,9 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows
-from sparsetrain.data.ids import concat_ids
 from sparsetrain.data.ragged import Ragged
+from sparsetrain.data.rows import PermutedRows, Rows, concat_ids
 from sparsetrain.data.values.arrays import Array
 
 
