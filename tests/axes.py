@@ -77,7 +77,7 @@ AXES = {
     "encoded data": Axis(
         r"\.encoded\b|is_converted|treat_as|read_converted",
         r"conversion/|columns/plain",
-        20,
+        12,
     ),
     "several processes": Axis(
         r"\b(self|asked|trainer|predictor)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]"

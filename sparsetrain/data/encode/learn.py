@@ -77,6 +77,11 @@ def read_converted(part: Part) -> Rules | None:
     return Rules(**read_file(path)) if part.is_converted and path.is_file() else None
 
 
+def encoder_of(part: Part, settings: Settings, schema: Schema) -> Rules:
+    """Return the encoder of a converted part; of other data, a blank one."""
+    return read_converted(part) or blank_encoder(part, settings, schema)
+
+
 def blank_encoder(
     stored: Part, settings: Settings, schema: Schema, numbers: Numbers = "scaled"
 ) -> Rules:

@@ -29,20 +29,21 @@ from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.constant_columns import with_constants
 from sparsetrain.data.read.derived_columns import with_derived
-from sparsetrain.data.read.source import Part, encoder_fingerprint
+from sparsetrain.data.read.source import BatchSource, Part, Source, encoder_fingerprint
 from sparsetrain.data.rows import Rows, joined_ids
 from sparsetrain.data.schema.columns import (
     Columns,
     check_same_row_weights,
     describe_labels,
     find_columns,
+    find_labels,
     require_columns,
     with_row_weights,
 )
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array, Weight
 from sparsetrain.data.values.arrow_types import is_bag
-from sparsetrain.data.values.arrow_values import plain_floats, read_of_rows
+from sparsetrain.data.values.arrow_values import read_of_rows
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError
 
@@ -133,7 +134,7 @@ class Reader:
         if not self.is_plain or not self.rules.settings.guesses or not names:
             return
         for location, piece in islice(part.pieces(names), 1):
-            columns = [plain_floats(piece.column(n), location.of_column(n)) for n in names]
+            columns = [c.read(piece.column(n), location.of_column(n))[0] for n, c in self.dense]
             dense = np.array(columns)
             top = dense.max()
             if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
@@ -236,6 +237,28 @@ WEIGHTS = "_weights"  # suffix of the name of a list column's weights
 def label_names(schema: Schema) -> tuple[str, ...]:
     """Return the names of the label columns of converted data."""
     return tuple(schema.labels) if len(schema.labels) > 1 else (LABEL,)
+
+
+def labels_in(schema: Schema, part: Part) -> tuple[str, ...]:
+    """Return the names of the labels that a part should have."""
+    return label_names(schema) if part.is_converted else tuple(schema.all_labels.kinds)
+
+
+def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
+    """Check, without reading rows, that every raw file has the label columns.
+
+    Converted data's encoder checks its own labels later.
+
+    Raises
+    ------
+    DataError
+        If one is missing.
+    """
+    if isinstance(source, BatchSource):
+        return
+    for name, part in {part.location.name: part for part in source.parts}.items():
+        if not part.is_converted:
+            find_labels(part.schema.names, schema, Location(name))
 
 
 def weight_names(rules: Rules) -> tuple[str | None, ...]:

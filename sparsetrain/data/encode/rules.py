@@ -138,6 +138,16 @@ class Rules:
         return owners_of(self.columns, self.share_embedding)
 
     @property
+    def known_owners(self) -> tuple[int, ...] | None:
+        """`owners`; None for ids that came already encoded, which may share tables in any way."""
+        return self.owners if self.reserves or self.share_embedding else None
+
+    @property
+    def reserves(self) -> bool:
+        """Whether each column has ids for missing and for rare values."""
+        return all(column.reserves for column in self.features)
+
+    @property
     def labels(self) -> dict[str, str | int]:
         """The name of each label and its kind in plain words, as in a schema."""
         return self.schema.all_labels.kinds

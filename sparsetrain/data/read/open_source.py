@@ -34,9 +34,7 @@ from sparsetrain.data.read.source import BatchSource, Part, Source
 from sparsetrain.data.read.tables import ONE_COLUMN, is_table, table_source
 from sparsetrain.data.read.text_blocks import DELIMITERS, is_text
 from sparsetrain.data.read.text_rows import text_parts
-from sparsetrain.data.schema.columns import find_labels
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
 
@@ -238,23 +236,6 @@ _FOREIGN = {
 def _criteo() -> Schema:
     """Return the default schema; constructing it each time takes longer than opening a batch."""
     return Schema()
-
-
-def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
-    """Check, without reading rows, that every raw file has the label columns.
-
-    Converted data's encoder checks its own labels later.
-
-    Raises
-    ------
-    DataError
-        If one is missing.
-    """
-    if isinstance(source, BatchSource):
-        return
-    for name, part in {part.location.name: part for part in source.parts}.items():
-        if not part.is_converted:
-            find_labels(part.schema.names, schema, Location(name))
 
 
 def _not_empty(source: Source) -> Source:

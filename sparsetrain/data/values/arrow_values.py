@@ -80,10 +80,7 @@ def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, A
     return nan.split(array, location)
 
 
-_ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"
-
-
-def plain_floats(array: Any, location: Location, kind: str = _ENCODED) -> Array:
+def plain_floats(array: Any, location: Location, kind: str) -> Array:
     """Return numbers (n,) as float32, without a transformation; `kind` is for error messages."""
     if pt.is_float32(array.type) and not array.null_count:
         stored: Array = array.to_numpy()
