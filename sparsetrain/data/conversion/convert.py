@@ -28,7 +28,7 @@ from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.open_source import file_parts, list_files, open_source
 from sparsetrain.data.read.parquet import DATASET_FILE
 from sparsetrain.data.read.source import Source
-from sparsetrain.data.schema.columns import check_row_weights, require_row_weights
+from sparsetrain.data.schema.columns import check_known, require_columns
 from sparsetrain.data.schema.numbers import Numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError
@@ -105,7 +105,7 @@ def convert_files(
     files, known = _inputs(paths, Path(out)), _known(encoder)
     described = Schema.read(schema, weights)
     if known is not None:
-        check_row_weights(described, known.schema, "the encoder is fitted", "fit it")
+        check_known(described, known.schema, "the encoder is fitted", "fit it")
     blank = known or _blank(files, settings, described, numbers)
     check_converted_names(blank)
     progress = progress or (lambda what, rows, done: None)
@@ -147,7 +147,7 @@ def _blank(files: list[str], settings: Settings, schema: Schema, numbers: Number
     opened = open_source(_leading_files(files, schema), schema)
     assert isinstance(opened, Source)
     part = opened.parts[0]
-    require_row_weights(part.schema.names, schema, part.location)
+    require_columns(part.schema.names, schema.needed, "weight", part.location)
     blank = blank_encoder(part, settings, schema, numbers)
     part, reader = bind(blank, opened.parts[:1], require_label=False)[0]
     if blank.encoded:

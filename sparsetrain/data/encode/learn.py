@@ -26,7 +26,7 @@ from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.tables import names_in
-from sparsetrain.data.schema.columns import check_converted, find_columns, require_row_weights
+from sparsetrain.data.schema.columns import check_known, find_columns, require_columns
 from sparsetrain.data.schema.numbers import Numbers, with_buckets
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError
@@ -46,15 +46,15 @@ def learn(
     known = read_converted(first)
     if known is not None:
         settings.check_converted(known.settings)
-        check_converted(schema, known.schema)
+        check_known(schema, known.schema, "the data are converted", "convert the raw data")
         if numbers in ("quantiles", "logarithms"):
             raise ConfigError(
                 f"numbers={numbers!r} is for raw data, and these are converted: convert the raw "
                 "data with it"
             )
-    for part in opened.parts if schema.weights else ():
+    for part in opened.parts if schema.needed else ():
         names = names_in(source) or part.schema.names  # all columns, not only the useful ones
-        require_row_weights(names, schema, part.location)
+        require_columns(names, schema.needed, "weight", part.location)
     if known is not None:
         bind(known, opened.parts, require_label=False)
         return known

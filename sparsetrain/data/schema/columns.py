@@ -295,30 +295,21 @@ def check_same_row_weights(found: Mapping[str, Columns]) -> None:
         )
 
 
-def require_row_weights(names: Sequence[str], schema: Schema, location: Location) -> None:
-    """Refuse training data without the requested weights."""
-    if schema.weights is not None:
-        require_column(names, schema.weights, "weight", location)
+def check_known(wanted: Schema, known: Schema, done: str, do: str) -> None:
+    """Refuse weights and shared tables unlike those of a known encoder.
 
-
-def check_row_weights(wanted: Schema, known: Schema, done: str, do: str) -> None:
-    """Refuse a column of row weights that a known encoder does not have."""
+    `done` says how it was made, `do` how to make one that has them.
+    """
     own, other = known.weights, wanted.weights
     if other not in (None, own):
         raise ConfigError(
             f"weights is {other!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
             f"leave it out, or {do} again with weights={other!r}"
         )
-
-
-def check_converted(wanted: Schema, known: Schema) -> None:
-    """Refuse weights and shared tables unlike those of converted data's encoder."""
-    check_row_weights(wanted, known, "the data are converted", "convert the raw data")
     if wanted.share_embedding and wanted.share_embedding != known.share_embedding:
         raise ConfigError(
-            f"share_embedding is {wanted.share_embedding}, but the data are converted with "
-            f"{known.share_embedding or 'a table for each column'}; leave it out, or convert the "
-            "raw data again"
+            f"share_embedding is {wanted.share_embedding}, but {done} with "
+            f"{known.share_embedding or 'a table for each column'}; leave it out, or {do} again"
         )
 
 
