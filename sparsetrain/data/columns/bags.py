@@ -39,7 +39,7 @@ def read_bags(
     kept, and which; `encode` converts the flat values, given their location, to ids.
     """
     ids, lengths = read_values(array, encode, location)
-    weights = None if factors is None else _weights(factors, lengths, rule, location)
+    weights = None if factors is None else read_factors(factors, lengths, rule, location)
     bags = Ragged(ids, offsets_of(lengths), weights)
     if rule.max_length is None:
         return bags
@@ -94,7 +94,8 @@ def _distinct(piece: pa.RecordBatch, column: str, weights: str | None) -> pa.Rec
     return piece
 
 
-def _weights(factors: Any, lengths: Array, rule: ColumnRule, location: Location) -> Array:
+def read_factors(factors: Any, lengths: Array, rule: ColumnRule, location: Location) -> Array:
+    """Return the weights (n,) float32 of ids in lists of these lengths."""
     here = location.of_column(rule.weights or "weights")
     _, found = flat(factors)
     here.refuse(found != lengths, lambda row: f"{found[row]} weights for {lengths[row]} ids")

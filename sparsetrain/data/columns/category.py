@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.bags import as_list_column, read_bags
+from sparsetrain.data.columns.bags import as_list_column, read_bags, read_factors
 from sparsetrain.data.columns.counts import Counted, of_kind
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.vocabulary import MIN_CAP, Vocabulary
@@ -169,11 +169,14 @@ class Category:
         """Return the value of a numeric key."""
         return number % 2**64 if self.is_unsigned else number
 
-    def count(self, array: Any, location: Location) -> Counted:
-        """Count its values, in lists or not."""
+    def count(self, array: Any, factors: Any | None, location: Location) -> Counted:
+        """Count its values, of lists or not; `factors` are checked as `encode` checks them."""
         if not is_bag(array.type):
             return self.values.count(array, location)
-        return read_values(array, self.values.count, location)[0]
+        counted, lengths = read_values(array, self.values.count, location)
+        if factors is not None:
+            read_factors(factors, lengths, self.rule, location)
+        return counted
 
     def learnt(self, counts: Counted, settings: Settings, is_criteo: bool) -> Values:
         """Give ids to the values of its table; the rule, or else the values, decide their kind."""

@@ -12,7 +12,6 @@ row. That is slow for many bad rows, so the search stops when more than half of 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,11 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.bags import read_bags
-from sparsetrain.data.columns.category import Category, Values
-from sparsetrain.data.columns.counts import Counted
-from sparsetrain.data.columns.plain import PlainIds
-from sparsetrain.data.dense.kind import Dense
+from sparsetrain.data.columns.category import Category
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.constant_columns import Constants, with_partitions
@@ -36,7 +31,6 @@ from sparsetrain.data.read.source import Part, keep_rows
 from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, TextRows, bad_line_error, parse_block
 from sparsetrain.data.values import arrow_types
-from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError
 
@@ -138,11 +132,6 @@ def _split_row_groups(source: Chunk) -> Iterator[Chunk]:
         yield replace(source, parts=tuple(open_))
 
 
-# Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels, ("positive",
-# "").
-Statistics = Counter[tuple[str, str]]
-
-
 Read = Callable[[pa.RecordBatch, Location], Any]
 
 
@@ -157,68 +146,23 @@ class StrictReader(NamedTuple):
         return [read(piece, location.of_column(name)) for name, read in self.readers]
 
 
-def strict_reader(reader: Reader) -> StrictReader:
-    """Return a reader of `Statistics` of columns and, of a category, its `Counted`."""
-    derived, found = reader.rules.schema.made, list[tuple[str, Read]]()
+def strict_reader(
+    reader: Reader, of_category: Callable[..., Any] = Category.encode
+) -> StrictReader:
+    """Return a strict reader of an encoder's columns; see `Reader.columns`."""
+    derived = reader.rules.schema.made
 
-    def column(name: str | None, piece: pa.RecordBatch, location: Location) -> Any:
+    def array(name: str | None, piece: pa.RecordBatch, location: Location) -> Any:
         if name is None:
             return None
         place = piece.schema.get_field_index(name)
         return piece.column(place) if place >= 0 else derived_column(piece, derived[name], location)
 
-    def add(read: Callable[..., Any], own: Any, name: str, *others: str | None) -> None:
-        def read_columns(piece: pa.RecordBatch, location: Location) -> Any:
-            arrays = (column(each, piece, location) for each in (name, *others))
-            return read(own, *arrays, location)
+    def bound(names: Sequence[str | None], read: Callable[..., Any]) -> Read:
+        return lambda piece, here: read(*(array(name, piece, here) for name in names), here)
 
-        found.append((name, read_columns))
-
-    for name, read in reader.labels:
-        add(_label, read, name)
-    for name, read in reader.weights:
-        add(_weights, read, name)
-    for name, dense in reader.dense:
-        add(_dense, dense, name)
-    for name, factors, category in reader.categories:
-        add(_category, category, name, factors)
-    return StrictReader(reader.names, found)
-
-
-def _label(read: Callable[[Any, Location], Array], array: Any, location: Location) -> Statistics:
-    return Statistics({("positive", ""): int(np.count_nonzero(read(array, location) == 1))})
-
-
-def _weights(read: Callable[[Any, Location], Array], array: Any, location: Location) -> Statistics:
-    read(array, location)
-    return Statistics()
-
-
-def _dense(column: Dense, array: Any, location: Location) -> Statistics:
-    values, missing = column.read(array, location)
-    negative = np.atleast_2d(values.T < 0).any(axis=0)  # for a vector: if any of its numbers is
-    counts = {"missing": missing.sum(), "negative": negative.sum()}
-    return Statistics({(what, column.name): int(n) for what, n in counts.items()})
-
-
-def _category(column: Category, array: Any, factors: Any | None, location: Location) -> Counted:
-    """Count a column of categories, and read the weights of its ids."""
-    if not arrow_types.is_bag(array.type):
-        return _count(column.values, array, location)
-    seen = list[Counted]()
-
-    def read(flat: Any, here: Location) -> Array:
-        seen.append(_count(column.values, flat, here))
-        return np.zeros(len(flat), dtype=np.int32)
-
-    read_bags(array, factors, column.rule, read, location)
-    return seen[0]
-
-
-def _count(values: Values, array: Any, location: Location) -> Counted:
-    if values.rows and isinstance(values, PlainIds):
-        values.encode(array, location)  # refuses an id outside its table
-    return values.count(array, location)
+    columns = reader.columns(of_category)
+    return StrictReader(reader.names, [(str(n[0]), bound(n, read)) for n, read in columns])
 
 
 POLICIES = ("error", "skip", "quarantine")

@@ -8,7 +8,7 @@ then the counts of one table.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,7 +26,6 @@ from sparsetrain.data.columns.counts import Counted, ValueCounts
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.conversion.chunks import (
     Chunk,
-    Statistics,
     StrictReader,
     read_good_rows,
     split_chunks,
@@ -113,6 +112,11 @@ _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in 
 
 
 _CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
+
+
+# Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels, ("positive",
+# "").
+Statistics = Counter[tuple[str, str]]
 
 
 class _Found(NamedTuple):
@@ -218,10 +222,9 @@ def _bytes_in(inputs: list[Chunk]) -> int:
 
 
 def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk: Chunk) -> _Found:
-    blank, seen = job.blank, Statistics()
-    values = {column.owner: ValueCounts() for column in blank.features}
-    strict = strict_reader(Reader.of(blank, chunk.reader.found))
-    numbers = list[Numbers]()
+    seen, tables = Statistics(), {column.owner: ValueCounts() for column in job.blank.features}
+    reader, numbers = Reader.of(job.blank, chunk.reader.found), list[Numbers]()
+    strict = strict_reader(reader, Category.encode if job.known else Category.count)
 
     def read(piece: pa.RecordBatch, location: Location) -> tuple[int, list[Any], Numbers]:
         return piece.num_rows, strict.read(piece, location), numbers_in(piece, bins, location)
@@ -229,15 +232,19 @@ def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk
     pieces, bad = read_good_rows(chunk, strict, job.bad_rows, read)
     for rows, found, its_numbers in pieces:
         numbers.append(its_numbers)
-        categories = [each for each in found if isinstance(each, Counted)]
         seen["rows", ""] += rows
-        for each in found[: len(found) - len(categories)]:
-            seen.update(each)
-        for column, counted in zip(blank.features, categories, strict=True):
+        first, second = len(reader.labels), len(found) - len(reader.categories)
+        dense = zip(reader.dense, found[second - len(reader.dense) : second], strict=True)
+        seen["positive", ""] += sum(int(np.count_nonzero(each == 1)) for each in found[:first])
+        for (_, own), (values, missing) in dense:
+            negative = np.atleast_2d(values.T < 0).any(axis=0)  # of a vector, any of its numbers
+            seen["missing", own.name] += int(missing.sum())
+            seen["negative", own.name] += int(negative.sum())
+        for column, counted in zip(reader.rules.features, found[second:], strict=True):
             if job.known is None:
-                values[column.owner].add(counted)
+                tables[column.owner].add(counted)
     if job.known is None:
-        counts.add(values)
+        counts.add(tables)
     seen.update(("bad", fault["column"] or "fields") for fault in bad)
     return _Found(seen, bad, chunk.input_bytes, numbers)
 

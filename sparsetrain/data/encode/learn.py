@@ -159,7 +159,7 @@ def count_columns(
             if bins is not None:
                 bins.add(numbers_in(piece, bins.rules, location))
             for column, name in zip(features, names, strict=True):
-                found = column.count(piece.column(name), location.of_column(name))
+                found = column.count(piece.column(name), None, location.of_column(name))
                 counts[column.owner].add(found)
     if not rows:  # if the column turns out to hold text
         raise DataError(f"{parts[0][0].location.name}: no rows")

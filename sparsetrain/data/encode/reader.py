@@ -105,6 +105,20 @@ class Reader:
         factors = found.weights or (None,) * len(found.categories)
         return [*zip(found.categories, factors, self.rules.features, strict=True)]
 
+    def columns(
+        self, of_category: Callable[..., Any] = Category.encode
+    ) -> list[tuple[tuple[str | None, ...], Callable[..., Any]]]:
+        """Return the names of each column's arrays, and its reader of these and their location.
+
+        Dense columns are read as numbers, and categories by one of their methods.
+        """
+        single = [*self.labels, *self.weights, *((name, own.read) for name, own in self.dense)]
+        categories = (
+            ((name, factors), partial(of_category, column))
+            for name, factors, column in self.categories
+        )
+        return [*(((name,), read) for name, read in single), *categories]
+
     def encode(self, piece: pa.RecordBatch, location: Location) -> Rows:
         """Encode a record batch; the loader's inner step."""
 
