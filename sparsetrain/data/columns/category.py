@@ -100,8 +100,6 @@ class Settings:
 
 
 Values = Vocabulary | PlainIds
-
-
 _MANY = 100  # warn from this many distinct values without a row
 
 

@@ -35,8 +35,6 @@ from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError
 
 CHUNK_ROWS = 1 << 18
-
-
 Pieces = Iterator[tuple[Location, pa.RecordBatch]]
 
 
@@ -166,8 +164,6 @@ def strict_reader(
 
 
 POLICIES = ("error", "skip", "quarantine")
-
-
 Result = TypeVar("Result")
 
 

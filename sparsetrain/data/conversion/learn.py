@@ -97,20 +97,10 @@ def _short(array: Array) -> Array:
 
 
 QUARANTINE = "_quarantine.jsonl"
-
-
 BASE = 300 << 20  # Python, Arrow and their allocators
-
-
 WORKER = 250 << 20  # a block of text and its columns, or the distinct values of a chunk
-
-
 _ALMOST = 0.99
-
-
 _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in a hash table
-
-
 _CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
 
 

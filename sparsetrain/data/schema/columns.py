@@ -53,14 +53,8 @@ class Family(NamedTuple):
 
 
 DENSE = (Family("I", 1, "Criteo"), Family("int_", 0, "torchrec"))
-
-
 CATEGORIES = (Family("C", 1, "Criteo"), Family("cat_", 0, "torchrec"))
-
-
 _OTHER = "; a schema file says how yours are called"
-
-
 _FEWER = "; if there is none, a schema file names those there are"
 
 

@@ -20,8 +20,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # Kinds of dtypes that may hold real numbers; object columns come from pandas and lists.
 _NUMBERS = "biufO"
-
-
 _INTEGERS = "iu"
 
 

@@ -24,11 +24,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 
 INTEGER, FLOAT, TEXT, EMPTY = "integers", "floats", "text", "nulls"
-
-
 MOMENT = "timestamps"  # dates too
-
-
 DIGITS = "text of digits"
 
 

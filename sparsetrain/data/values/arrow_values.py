@@ -61,11 +61,7 @@ def _reason(value: float) -> str:
 
 
 _NULLS = ("null", "none", "na", "n/a", "\\n", "-", "?")
-
-
 EXACT = float(2**53)  # from here on a float cannot represent every integer
-
-
 _FIRST = 64  # number of first rows of text that are tried separately
 
 

@@ -16,15 +16,11 @@ from sparsetrain.data.values.arrow_types import fill_nulls, require_utf8
 from sparsetrain.data.values.location import Location
 
 SHOWN = 40  # most characters of a bad value in a message
-
-
 _MOMENT = pa.timestamp("us")
 
 
 # Microseconds of a unit; nanoseconds are divided instead.
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "date32[day]": 86_400_000_000, "date64[ms]": 1_000}
-
-
 _LARGEST = np.iinfo(np.int64).max
 
 
