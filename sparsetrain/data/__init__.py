@@ -14,7 +14,6 @@ from sparsetrain.data.batch import Position as Position
 from sparsetrain.data.conversion import convert_files as convert_files
 from sparsetrain.data.encode.encoder import Encoder as Encoder
 from sparsetrain.data.encode.encoder import read_encoder as read_encoder
-from sparsetrain.data.encode.id_shares import Share as Share
 from sparsetrain.data.encode.reader import require_labels as require_labels
 from sparsetrain.data.infer import Inferred as Inferred
 from sparsetrain.data.infer import infer as infer
@@ -29,6 +28,7 @@ from sparsetrain.data.read.source import Source as Source
 from sparsetrain.data.read.split import split_share as split_share
 from sparsetrain.data.read.split import split_time as split_time
 from sparsetrain.data.read.windows import split_windows as split_windows
+from sparsetrain.data.rows import Share as Share
 from sparsetrain.data.schema.columns import Columns as Columns
 from sparsetrain.data.schema.columns import find_columns as find_columns
 from sparsetrain.data.schema.derived import Derived as Derived

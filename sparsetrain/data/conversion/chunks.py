@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks of the input, and their good rows.
+"""`Job`: the arguments of one conversion; its input in chunks, and their good rows.
 
 Chunks depend only on the input, not on memory, workers or earlier runs. A chunk is a run of row
 groups of one parquet file, or a block of lines of a text file. A text file cannot be read from the
@@ -12,27 +12,94 @@ row. That is slow for many bad rows, so the search stops when more than half of 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category
+from sparsetrain.data.encode.encoder_state import (
+    write_manifest,
+)
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.constant_columns import Constants, with_partitions
 from sparsetrain.data.read.derived_columns import derived_column, stored_names
-from sparsetrain.data.read.file_systems import size_and_time
+from sparsetrain.data.read.file_systems import is_url, size_and_time
 from sparsetrain.data.read.open_source import file_parts
+from sparsetrain.data.read.parquet import DATASET_FILE
 from sparsetrain.data.read.source import Part, keep_rows
 from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, TextRows, bad_line_error, parse_block
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError
+
+
+class Progress(Protocol):
+    """Callback that reports the progress of a pass."""
+
+    def __call__(self, what: str, rows: int, done: float) -> None:
+        """Report that pass `what` read `rows` more rows, and its completed share `done`.
+
+        Work of an earlier run counts only in `done`.
+        """
+
+
+@dataclass(frozen=True)
+class Job:
+    """Arguments of one conversion; see `convert_files` for the fields."""
+
+    files: list[str]
+    out: Path
+    blank: Rules
+    known: Rules | None
+    label: bool
+    bad_rows: str
+    memory: int
+    workers: int
+    progress: Progress
+
+    @property
+    def work(self) -> Path:
+        """Folder removed at the end."""
+        return self.out / "_work"
+
+    @property
+    def state(self) -> Path:
+        """File of the finished parts, an unfinished `dataset.json`."""
+        return self.work / DATASET_FILE
+
+    @cached_property
+    def plan(self) -> str:
+        """A digest of everything the result depends on."""
+        known, blank = self.known, self.blank
+        encoder = known.fingerprint if known else write_manifest(blank.fields)
+        plan = {
+            "version": 3,
+            "inputs": _identity(self.files),
+            "encoder": encoder,
+            "label": self.label,
+            "bad_rows": self.bad_rows,
+        }
+        return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _identity(files: Sequence[str]) -> list[dict[str, object]]:
+    """Return path, size and modification time of each input."""
+    stats = [(file, size_and_time(file)) for file in files]
+    return [
+        {"path": file if is_url(file) else str(Path(file).absolute()), "size": s, "changed": t}
+        for file, (s, t) in stats
+    ]
+
 
 CHUNK_ROWS = 1 << 18
 Pieces = Iterator[tuple[Location, pa.RecordBatch]]

@@ -14,14 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.data.atomic_write import exclusive_lock, read_json, remove_temporaries, write_json
 from sparsetrain.data.columns.category import Settings
-from sparsetrain.data.conversion.chunks import POLICIES, open_inputs
-from sparsetrain.data.conversion.job import Job, Progress
+from sparsetrain.data.conversion.chunks import POLICIES, Job, Progress, open_inputs
 from sparsetrain.data.conversion.learn import BASE, QUARANTINE, WORKER, check_memory, learn
 from sparsetrain.data.conversion.write_files import write_files
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file, write_file
+from sparsetrain.data.encode.encoder_state import (
+    ENCODER_FILE,
+    read_file,
+    write_file,
+)
 from sparsetrain.data.encode.learn import blank_encoder
 from sparsetrain.data.encode.reader import bind, check_converted_names
 from sparsetrain.data.encode.rules import Rules
@@ -33,10 +35,17 @@ from sparsetrain.data.schema.numbers import Numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.file_locks import exclusive_lock, read_json, remove_temporaries, write_json
 
 LOCK = "lock"  # in the work folder
+
+
 MIN_MEMORY = 1 << 29
+
+
 _OTHER = "another conversion; name another folder"
+
+
 _UNFINISHED = (
     "an unfinished conversion of different files or settings; remove the folder or name a new one"
 )

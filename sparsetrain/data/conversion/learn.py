@@ -20,18 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values, with_values
 from sparsetrain.data.columns.counts import Counted, ValueCounts
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.conversion.chunks import (
     Chunk,
+    Job,
     StrictReader,
     read_good_rows,
     split_chunks,
     strict_reader,
 )
-from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.encode.learn_derived import Numbers, Sampling, numbers_in
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
@@ -44,7 +43,7 @@ from sparsetrain.data.values.arrow_values import as_binary, texts_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, ResourceError
 from sparsetrain.parsing.identity import Texts
-from sparsetrain.system.file_locks import name_write_errors
+from sparsetrain.system.file_locks import atomic_write, name_write_errors
 
 
 class CountsFile:

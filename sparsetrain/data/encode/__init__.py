@@ -3,5 +3,5 @@
 
 `encoder` is the public class, `rules` its columns. `learn` fits them, `learn_derived` learns
 boundaries of derived columns, `encoder_state` saves them, `reader` finds them in data and encodes
-rows, `few_rows` is a fast path for requests, `id_shares` counts unknown ids.
+rows, `few_rows` is a fast path for requests.
 """

@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Settings, Values
 from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
@@ -37,6 +36,7 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import CheckpointError, ConfigError, first_line
 from sparsetrain.parsing.identity import KINDS, WHOLE
+from sparsetrain.system.file_locks import atomic_write
 
 State = tuple[dict[str, Any], dict[str, Array]]
 Fields = dict[str, Any]  # arguments of an encoder

@@ -23,11 +23,19 @@ import pyarrow as pa
 from sparsetrain.data.batch import Batch, Position
 from sparsetrain.data.columns.bags import with_distinct
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.id_shares import Share, ShareMeter, warn_of_unknown
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
-from sparsetrain.data.rows import PermutedRows, Rows, first_rows, regroup, skip_rows
+from sparsetrain.data.rows import (
+    PermutedRows,
+    Rows,
+    Share,
+    ShareMeter,
+    first_rows,
+    regroup,
+    skip_rows,
+    warn_of_unknown,
+)
 from sparsetrain.data.stream.shuffle import shuffled, windows
 from sparsetrain.data.stream.threads import ordered_map, prefetched
 from sparsetrain.data.values.checksum import crc32_of
