@@ -60,9 +60,9 @@ AXES = {
         23,
     ),
     "bags": Axis(
-        r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b",
+        r"\bhas_bags\b|\bpooling\b|(?<!rows are )\bweighted\b|\bbags\b",
         r"/bags\.py|ragged|data/rows|/by_feature",
-        16,
+        12,
     ),
     "kinds of labels": Axis(
         r'label_kinds|LabelKind|is_clicks|(?<!": )"(binary|real)"|\b(Binary|Real|Classes)\(',

@@ -48,6 +48,12 @@ def by_feature(ids: Ids) -> Sequence[Array]:
     return [bags.ids for bags in ids] if isinstance(ids, tuple) else ids.T
 
 
+def arrays_of(ids: Ids) -> Iterator[Array | None]:
+    """Yield the arrays that ids are made of; None for bags without weights."""
+    for part in ids if isinstance(ids, tuple) else (ids,):
+        yield from (part.ids, part.offsets, part.weights) if isinstance(part, Ragged) else (part,)
+
+
 def take_ids(ids: Ids, index: Array | slice) -> Ids:
     """Return the ids of the rows at `index`: a view for a slice if possible."""
     if isinstance(ids, tuple):

@@ -41,6 +41,10 @@ class Column(NamedTuple):
         edges = self.offsets if self.bags is None else self.bags
         return len(self.values) if edges is None else len(edges) - 1
 
+    def in_lists(self, edges: Any) -> Column:
+        """Return a column of lists of these values; `edges` are its `bags`."""
+        return self._replace(bags=edges)
+
     def as_arrow(self) -> Any:
         """Return the column as an Arrow array."""
         import pyarrow as pa
@@ -119,7 +123,7 @@ def _from_lists(values: Sequence[Any], name: str) -> Column:
     if not _LISTS.isdisjoint(map(type, inside)):
         raise bad_column(name, "it holds lists of lists")
     flat = as_column(inside, name)
-    return flat._replace(bags=_edges(map(len, lists)))
+    return flat.in_lists(_edges(map(len, lists)))
 
 
 def _from_array(values: np.ndarray, name: str) -> Column:

@@ -132,7 +132,7 @@ def as_feature(array: Any, name: str) -> Column:
     if arrow_types.is_bag(array.type):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
         edges = offsets_of(lengths)
-        return as_feature(array.flatten(), name)._replace(bags=edges)
+        return as_feature(array.flatten(), name).in_lists(edges)
     kind = arrow_types.kind_of(array.type)
     if pt.is_dictionary(array.type):
         values = array.dictionary  # Arrow cannot take from a dictionary of views
