@@ -31,7 +31,7 @@ from sparsetrain.data.conversion.chunks import (
     split_chunks,
     strict_reader,
 )
-from sparsetrain.data.encode.learn_derived import Numbers, Sampling, numbers_in
+from sparsetrain.data.encode.learn import PieceNumbers, Sampling, numbers_in
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.derived_columns import learnt_numbers
@@ -114,7 +114,7 @@ class _Found(NamedTuple):
     statistics: Statistics  # with ("bad", column) rows, and ("bad", "fields") lines
     bad: list[dict[str, Any]]
     input_bytes: float
-    numbers: Sequence[Numbers] = ()  # of each piece, to learn bins from
+    numbers: Sequence[PieceNumbers] = ()  # of each piece, to learn bins from
 
 
 def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
@@ -157,7 +157,7 @@ def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
     reads = [(name, partial(learnt_numbers, rule)) for name, rule in rules.items()]
     only = StrictReader(tuple(rules), reads)
 
-    def read(chunk: Chunk) -> tuple[int, float, list[Numbers]]:
+    def read(chunk: Chunk) -> tuple[int, float, list[PieceNumbers]]:
         found, _ = read_good_rows(
             chunk,
             only,
@@ -212,10 +212,10 @@ def _bytes_in(inputs: list[Chunk]) -> int:
 
 def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk: Chunk) -> _Found:
     seen, tables = Statistics(), {column.owner: ValueCounts() for column in job.blank.features}
-    reader, numbers = Reader.of(job.blank, chunk.reader.found), list[Numbers]()
+    reader, numbers = Reader.of(job.blank, chunk.reader.found), list[PieceNumbers]()
     strict = strict_reader(reader, Category.encode if job.known else Category.count)
 
-    def read(piece: pa.RecordBatch, location: Location) -> tuple[int, list[Any], Numbers]:
+    def read(piece: pa.RecordBatch, location: Location) -> tuple[int, list[Any], PieceNumbers]:
         return piece.num_rows, strict.read(piece, location), numbers_in(piece, bins, location)
 
     pieces, bad = read_good_rows(chunk, strict, job.bad_rows, read)
