@@ -30,8 +30,12 @@ from sparsetrain.data.encode.encoder_state import (
 )
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.constant_columns import Constants, with_partitions
-from sparsetrain.data.read.derived_columns import derived_column, stored_names
+from sparsetrain.data.read.added_columns import (
+    Constants,
+    derived_column,
+    stored_names,
+    with_partitions,
+)
 from sparsetrain.data.read.file_systems import is_url, size_and_time
 from sparsetrain.data.read.open_source import file_parts
 from sparsetrain.data.read.parquet import DATASET_FILE

@@ -28,7 +28,7 @@ from sparsetrain.data.conversion.chunks import (
 )
 from sparsetrain.data.encode.reader import Reader, label_names, weight_names
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.derived_columns import derive_columns
+from sparsetrain.data.read.added_columns import derive_columns
 from sparsetrain.data.read.parquet import footer_checksum, read_footer
 from sparsetrain.data.read.source import HELD_ROWS, MARK
 from sparsetrain.data.rows import Rows, ShareMeter, as_columns, regroup

@@ -30,7 +30,7 @@ from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.derived_columns import (
+from sparsetrain.data.read.added_columns import (
     check_sources,
     learnt_numbers,
     stored_names,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.read.constant_columns import with_partitions
+from sparsetrain.data.read.added_columns import with_partitions
 from sparsetrain.data.read.file_systems import (
     escaped,
     files_in,
