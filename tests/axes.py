@@ -60,24 +60,24 @@ AXES = {
         14,
     ),
     "bags": Axis(
-        r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b",
-        r"/bags\.py|ragged|data/ids|/by_feature",
-        16,
+        r"\bhas_bags\b|\bpooling\b|(?<!rows are )\bweighted\b|\bbags\b",
+        r"/bags\.py|ragged|data/rows|/by_feature",
+        12,
     ),
     "kinds of labels": Axis(
         r'label_kinds|LabelKind|is_clicks|(?<!": )"(binary|real)"|\b(Binary|Real|Classes)\(',
         r"^labels/",
         5,
     ),
-    "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 16),
-    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 12),
+    "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 13),
+    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 8),
     "text that is a number": Axis(
         r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 9
     ),
     "encoded data": Axis(
         r"\.encoded\b|is_converted|treat_as|read_converted",
         r"conversion/|columns/plain",
-        20,
+        12,
     ),
     "several processes": Axis(
         r"\b(self|asked|trainer|predictor)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]"

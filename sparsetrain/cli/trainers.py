@@ -100,10 +100,10 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
         encoding["numbers"] = "scaled"
     if data.learn is not None:
         rare = {} if "min_count" in settings.data.model_fields_set else {"min_count": 1}
-        encoder = st.data.Encoder.fit(data.learn, **encoding | {"treat_as": "raw"} | rare)
+        encoder = st.data.Encoder.fit(data.learn, **encoding | rare)
     else:
         encoder = st.data.Encoder.fit(data.train, **encoding)
-    if data.train is not data.whole and encoder.encoded:
+    if data.train is not data.whole and not encoder.reserves:
         # Encoded data only determine the rows of tables, which held-out rows need too.
         encoder = st.data.Encoder.fit(paths, **encoding)
     note(f"layout: {encoder.layout}")

@@ -116,8 +116,8 @@ def _with_all_together(own: Sequence[tuple[Case, Ids]]) -> Planned:
 
 def _looked_up(batches: Sequence[Batch], encoder: Encoder, table: str) -> Ids:
     """Return a table's ids in each batch, from all columns that share the table."""
-    owner = encoder.columns.index(table)
-    columns = [_column(batches, f) for f, whose in enumerate(encoder.owners) if whose == owner]
+    sharing = (f for f, column in enumerate(encoder.features) if column.owner == table)
+    columns = [_column(batches, f) for f in sharing]
     return [np.concatenate(step) for step in zip(*columns, strict=True)]
 
 

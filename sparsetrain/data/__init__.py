@@ -14,7 +14,7 @@ from sparsetrain.data.batch import Position as Position
 from sparsetrain.data.conversion import convert_files as convert_files
 from sparsetrain.data.encode.encoder import Encoder as Encoder
 from sparsetrain.data.encode.encoder import read_encoder as read_encoder
-from sparsetrain.data.encode.id_shares import Share as Share
+from sparsetrain.data.encode.reader import require_labels as require_labels
 from sparsetrain.data.infer import Inferred as Inferred
 from sparsetrain.data.infer import infer as infer
 from sparsetrain.data.interactions import Interactions as Interactions
@@ -23,12 +23,12 @@ from sparsetrain.data.profiling import Profile as Profile
 from sparsetrain.data.profiling import profile as profile
 from sparsetrain.data.ragged import Ragged as Ragged
 from sparsetrain.data.read.open_source import open_source as open_source
-from sparsetrain.data.read.open_source import require_labels as require_labels
 from sparsetrain.data.read.source import BatchSource as BatchSource
 from sparsetrain.data.read.source import Source as Source
 from sparsetrain.data.read.split import split_share as split_share
 from sparsetrain.data.read.split import split_time as split_time
 from sparsetrain.data.read.windows import split_windows as split_windows
+from sparsetrain.data.rows import Share as Share
 from sparsetrain.data.schema.columns import Columns as Columns
 from sparsetrain.data.schema.columns import find_columns as find_columns
 from sparsetrain.data.schema.derived import Derived as Derived

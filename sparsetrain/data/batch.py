@@ -16,11 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sparsetrain.data import ids as ids_of
-from sparsetrain.data.ids import Ids
 from sparsetrain.data.ragged import Ragged
-from sparsetrain.data.values.arrays import Array, to_dense
-from sparsetrain.data.values.label_values import to_labels, to_row_weights
+from sparsetrain.data.rows import (
+    Ids,
+    Rows,
+    checked_ids,
+    first_outside,
+    num_features,
+    owned_ids,
+    take_ids,
+)
+from sparsetrain.data.values.arrays import NUMBER, Array, Weight, of_rows, to_dense
 from sparsetrain.errors import CheckpointError, DataError
 
 
@@ -117,9 +123,11 @@ class Batch:
             raise DataError("a batch needs at least one row, dense has none")
         self.__dict__.update(
             dense=owned,
-            ids=ids_of.checked(ids, len(owned)),
-            labels=None if labels is None else to_labels(labels, len(owned)),
-            weights=None if weights is None else to_row_weights(weights, len(owned)),
+            ids=checked_ids(ids, len(owned)),
+            labels=None
+            if labels is None
+            else of_rows(labels, "labels", NUMBER, len(owned), several=True),
+            weights=None if weights is None else of_rows(weights, "weights", Weight(), len(owned)),
             position=None,
         )
 
@@ -138,6 +146,12 @@ class Batch:
         batch = object.__new__(cls)
         batch.__dict__.update(dense=dense, ids=ids, labels=labels, weights=weights, position=None)
         return batch
+
+    @classmethod
+    def _of(cls, rows: Rows) -> Batch:
+        """Return encoded rows as a batch; all but the ids may share their memory."""
+        dense = np.ascontiguousarray(rows.dense)
+        return cls._trusted(dense, owned_ids(rows.ids), rows.labels, rows.weights)
 
     def _at(self, position: Position) -> Batch:
         """Record where the next batch begins, and return this batch."""
@@ -158,7 +172,7 @@ class Batch:
     @property
     def num_features(self) -> int:
         """Categorical features, F."""
-        return ids_of.num_features(self.ids)
+        return num_features(self.ids)
 
     def check_rows(self, rows: Sequence[int], names: Sequence[str] | None = None) -> None:
         """Check every id against the table it will look up.
@@ -179,7 +193,7 @@ class Batch:
             raise DataError(
                 f"the batch has {self.num_features} categorical features, the model {len(rows)}"
             )
-        fault = ids_of.first_outside(self.ids, rows)
+        fault = first_outside(self.ids, rows)
         if fault is None:
             return
         row, feature, id_ = fault
@@ -203,4 +217,4 @@ def _rows(batch: Batch, begin: int, end: int) -> Batch:
     labels, weights = (
         None if array is None else array[rows] for array in (batch.labels, batch.weights)
     )
-    return Batch._trusted(batch.dense[rows], ids_of.take(batch.ids, rows), labels, weights)
+    return Batch._trusted(batch.dense[rows], take_ids(batch.ids, rows), labels, weights)

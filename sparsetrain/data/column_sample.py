@@ -13,12 +13,12 @@ import pyarrow as pa
 from sparsetrain.data.columns.counts import ValueCounts, are_integers, kind_of_column, of_kind
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.tables import as_columns, names_in
-from sparsetrain.data.schema.column_names import require_columns
-from sparsetrain.data.schema.columns import require_kind
+from sparsetrain.data.schema.columns import require_columns, require_kind
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_values import NanRule, read_numbers
 from sparsetrain.data.values.location import Location, RowError
-from sparsetrain.data.values.numeric import NanRule, read_numbers, to_microseconds
+from sparsetrain.data.values.moments import to_microseconds
 from sparsetrain.errors import DataError
 from sparsetrain.parsing.identity import HEXADECIMAL, TEXT, WHOLE
 

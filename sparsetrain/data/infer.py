@@ -29,8 +29,7 @@ from sparsetrain.data.column_sample import (
     values_of,
 )
 from sparsetrain.data.list_columns import separator_of, vector_width
-from sparsetrain.data.schema.column_names import require_columns
-from sparsetrain.data.schema.columns import require_kind
+from sparsetrain.data.schema.columns import require_columns, require_kind
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema import Linear, Schema
 from sparsetrain.data.values import arrow_types

@@ -70,7 +70,7 @@ class Split(NamedTuple):
 
     def encoder(self, min_count: int = 1) -> Encoder:
         """Return an encoder of all tables; items that occur less often share a row."""
-        return Encoder.fit(self.whole, schema=self.schema, min_count=min_count, treat_as="raw")
+        return Encoder.fit(self.whole, schema=self.schema, min_count=min_count)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,19 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.category import Category
+from sparsetrain.data.columns.category import Category, Settings
 from sparsetrain.data.columns.counts import ValueCounts, kind_of_column, of_kind
-from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST
-from sparsetrain.data.encode.learn import blank_encoder, read_converted
-from sparsetrain.data.encode.reader import Reader, bind, label_names
+from sparsetrain.data.encode.learn import encoder_of
+from sparsetrain.data.encode.reader import Reader, bind, labels_in
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag
+from sparsetrain.data.values.arrow_values import NanRule
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.parsing.identity import HEXADECIMAL, UNSEEN
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.html import describe, table
@@ -137,8 +136,8 @@ def profile(
     schema = Schema.read(schema)
     source = open_rows(data, schema)
     first = source.parts[0]
-    encoder = read_converted(first) or blank_encoder(first, Settings(nan="missing"), schema)
-    wanted = label_names(encoder.schema) if first.is_converted else encoder.schema.all_labels.kinds
+    encoder = encoder_of(first, Settings(nan="missing"), schema)
+    wanted = labels_in(encoder.schema, first)
     there = {name.lower() for name in first.schema.names}
     bound = bind(encoder, source.parts, require_label=there >= {name.lower() for name in wanted})
     seen = _Seen(encoder)

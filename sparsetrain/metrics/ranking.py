@@ -196,11 +196,11 @@ def rank_items(
             f"users {users.shape} and items {items.shape} must be matrices of one width"
         )
     metrics = RankingMetrics(k)
-    for name, bags in {"chosen": chosen, "seen": seen}.items():
-        if bags is not None and len(bags) != len(users):
-            raise ConfigError(f"{name} has {len(bags)} lists for {len(users)} users")
-        if bags is not None:  # checked before blocks shift the offsets to 0
-            bags.check_offsets(f"{name}: ", len(users))
+    for name, lists in {"chosen": chosen, "seen": seen}.items():
+        if lists is not None and len(lists) != len(users):
+            raise ConfigError(f"{name} has {len(lists)} lists for {len(users)} users")
+        if lists is not None:  # checked before blocks shift the offsets to 0
+            lists.check_offsets(f"{name}: ", len(users))
     if counts is not None and np.shape(counts) != (len(users),):
         raise ConfigError(f"counts has the shape {np.shape(counts)} for {len(users)} users")
     step = max(1, _BLOCK // max(1, len(items)))
@@ -212,13 +212,13 @@ def rank_items(
     return metrics.result()
 
 
-def _places(name: str, bags: Lists, shape: tuple[int, int]) -> np.ndarray:
+def _places(name: str, lists: Lists, shape: tuple[int, int]) -> np.ndarray:
     """Return the positions of listed items in flattened scores (users, items)."""
     users, items = shape
-    if len(bags) != users:
-        raise ConfigError(f"{name} has {len(bags)} lists for {users} rows of scores")
-    bags.check_offsets(f"{name}: ", users)
-    ids, row = bags.ids, bags.rows()
+    if len(lists) != users:
+        raise ConfigError(f"{name} has {len(lists)} lists for {users} rows of scores")
+    lists.check_offsets(f"{name}: ", users)
+    ids, row = lists.ids, lists.rows()
     outside = (ids < 0) | (ids >= items)
     if outside.any():
         at = int(outside.argmax())

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparsetrain.data.encode.encoder import Encoder
@@ -39,20 +39,22 @@ def find_features(
         table do not in the encoder.
     """
     places = {n: feature.find(cls, n, rows[n], encoder) for n, feature in features.items()}
-    if not encoder.encoded or encoder.share_embedding:
-        _check_sharing(cls, features, places, encoder)
+    _check_sharing(cls, features, places, encoder.known_owners)
     return places
 
 
 def _check_sharing(
-    cls: str, features: Mapping[str, Feature], places: Mapping[str, Any], encoder: Encoder
+    cls: str,
+    features: Mapping[str, Feature],
+    places: Mapping[str, Any],
+    owners: Sequence[int] | None,
 ) -> None:
     """Refuse features that share a table if the encoder numbers their values separately."""
     first: dict[str, str] = {}  # table -> its first feature
     for name, feature in features.items():
         for table in feature.tables:
             other = first.setdefault(table, name)
-            if encoder.owners[places[name]] != encoder.owners[places[other]]:
+            if owners and owners[places[name]] != owners[places[other]]:
                 columns = [column_of(n, features[n]) for n in (other, name)]
                 raise ConfigError(
                     f"{cls}: {columns[0]} and {columns[1]} are ids of one table, but the encoder "

@@ -269,10 +269,8 @@ class Fields(Feature):
         ConfigError
             Names the column that differs.
         """
-        if encoder.encoded and not encoder.share_embedding:
-            return
-        wanted = encoder.owners
-        if len(self.owners) != len(wanted):  # the first batch will be refused
+        wanted = encoder.known_owners
+        if wanted is None or len(self.owners) != len(wanted):  # the first batch will be refused
             return
         for column, mine, theirs in zip(encoder.columns, self.owners, wanted, strict=True):
             if mine != theirs:

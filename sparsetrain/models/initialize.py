@@ -39,7 +39,7 @@ def initial_params(
     model: Any, names: Iterable[str], seed: int, fill: bool
 ) -> dict[str, runtime.NDArray]:
     """Return fresh parameters of a `Model` by name, see `Model.initialize`."""
-    params, owners, tables = (
+    params, modules, tables = (
         dict(model.named_parameters()),
         dict(named_modules(model)),
         model.tables(),
@@ -58,7 +58,7 @@ def initial_params(
             for table, rows in tables[name].items():
                 _fill_table_(view[rows], partial(model.draw_of_table, table), seed)
         else:
-            owner = owners.get(name.rpartition(".")[0])
+            owner = modules.get(name.rpartition(".")[0])
             own = param.attrs.get("deviation")
             fill_(view, draw_of(owner, shape) if own is None else normal(own), seed, name)
     return initial

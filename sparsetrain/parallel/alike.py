@@ -11,13 +11,12 @@ from __future__ import annotations
 import inspect
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from sparsetrain.data import Batch, Dataset
-from sparsetrain.data.ragged import Ragged
+from sparsetrain.data.rows import arrays_of
 from sparsetrain.errors import DataError
 from sparsetrain.parallel.comm import Comm, as_bytes
 from sparsetrain.training.fit.resume import fingerprint_of
@@ -78,7 +77,5 @@ def checksum(batches: Sequence[Batch]) -> int:
 
 
 def _arrays_of(batch: Batch) -> Iterator[np.ndarray]:
-    ids = batch.ids if isinstance(batch.ids, tuple) else (batch.ids,)
-    bags = [(e.ids, e.offsets, e.weights) if isinstance(e, Ragged) else (e,) for e in ids]
-    every = batch.dense, *chain.from_iterable(bags), batch.labels, batch.weights
+    every = batch.dense, *arrays_of(batch.ids), batch.labels, batch.weights
     return (array for array in every if array is not None)

@@ -119,15 +119,15 @@ def make_plan(
     requested = _requested(shard, list(elements), size)
     most = sum(elements.values()) / (2 * size)
     groups = {name: group for group in alike for name in group}
-    owners: dict[str, int] = {}
+    rank_of: dict[str, int] = {}
     load = [0] * size
     for name in sorted(elements, key=lambda name: -elements[name]):
-        placed = [owners[other] for other in groups.get(name, ()) if other in owners]
+        placed = [rank_of[other] for other in groups.get(name, ()) if other in rank_of]
         how = placed[0] if placed else requested[name]
         if how == "auto":
             large = heights[name] >= DEALT_FROM or elements[name] > most
             how = "row" if size > 1 and large else "table"
-        owners[name] = owner = (
+        rank_of[name] = owner = (
             DEALT if how == "row" else load.index(min(load)) if how == "table" else int(how)
         )
         if owner != DEALT:
@@ -135,7 +135,7 @@ def make_plan(
     return {
         storage: StoragePlan(
             tuple(
-                Placed(name, rows, owners[name])
+                Placed(name, rows, rank_of[name])
                 for name, rows in sorted(parts.items(), key=lambda item: item[1].start)
             ),
             widths[storage],

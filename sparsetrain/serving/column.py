@@ -41,6 +41,10 @@ class Column(NamedTuple):
         edges = self.offsets if self.bags is None else self.bags
         return len(self.values) if edges is None else len(edges) - 1
 
+    def in_lists(self, edges: Any) -> Column:
+        """Return a column of lists of these values; `edges` are its `bags`."""
+        return self._replace(bags=edges)
+
     def as_arrow(self) -> Any:
         """Return the column as an Arrow array."""
         import pyarrow as pa
@@ -69,7 +73,7 @@ def as_seconds(column: Column, name: str) -> Column:
     if column.kind != TEXT or column.bags is not None:
         return column
     from sparsetrain.data.values.location import Location
-    from sparsetrain.data.values.numeric import to_microseconds
+    from sparsetrain.data.values.moments import to_microseconds
 
     moments = to_microseconds(column.as_arrow(), Location("request", column=name))
     return column if moments is None else seconds(moments)
@@ -77,7 +81,7 @@ def as_seconds(column: Column, name: str) -> Column:
 
 def seconds(moments: Any) -> Column:
     """Return an Arrow array of microseconds as a column of seconds."""
-    from sparsetrain.data.values.numeric import fill_nulls
+    from sparsetrain.data.values.arrow_types import fill_nulls
 
     microseconds, missing = fill_nulls(moments)
     return Column(INT64, microseconds // 1_000_000, missing=missing.astype(np.uint8))
@@ -119,7 +123,7 @@ def _from_lists(values: Sequence[Any], name: str) -> Column:
     if not _LISTS.isdisjoint(map(type, inside)):
         raise bad_column(name, "it holds lists of lists")
     flat = as_column(inside, name)
-    return flat._replace(bags=_edges(map(len, lists)))
+    return flat.in_lists(_edges(map(len, lists)))
 
 
 def _from_array(values: np.ndarray, name: str) -> Column:

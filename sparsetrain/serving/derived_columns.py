@@ -35,7 +35,7 @@ def with_derived(columns: Mapping[str, Column], rules: Mapping[str, Any]) -> dic
     """
     import pyarrow as pa
 
-    from sparsetrain.data.read.derived_columns import derived_column
+    from sparsetrain.data.read.added_columns import derived_column
     from sparsetrain.data.values.location import Location
     from sparsetrain.serving.requests import as_feature
 

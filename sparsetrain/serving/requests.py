@@ -124,14 +124,15 @@ def as_feature(array: Any, name: str) -> Column:
 
     from sparsetrain.data.ragged import offsets_of
     from sparsetrain.data.values import arrow_types
-    from sparsetrain.data.values.arrow_types import require_utf8
+    from sparsetrain.data.values.arrow_types import fill_nulls, require_utf8
+    from sparsetrain.data.values.arrow_values import exact_integers
     from sparsetrain.data.values.location import Location
-    from sparsetrain.data.values.numeric import exact_integers, fill_nulls, to_microseconds
+    from sparsetrain.data.values.moments import to_microseconds
 
     if arrow_types.is_bag(array.type):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
         edges = offsets_of(lengths)
-        return as_feature(array.flatten(), name)._replace(bags=edges)
+        return as_feature(array.flatten(), name).in_lists(edges)
     kind = arrow_types.kind_of(array.type)
     if pt.is_dictionary(array.type):
         values = array.dictionary  # Arrow cannot take from a dictionary of views

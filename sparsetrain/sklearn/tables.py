@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.read.tables import as_table, by_column, is_pandas, is_table, names_in
-from sparsetrain.data.schema.column_names import require_columns
+from sparsetrain.data.schema.columns import require_columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
 

@@ -34,7 +34,7 @@ def grown(trainer: Any, encoder: Encoder) -> Any:
     tables = [name for table in made.params.each() for name in table.named]
     with trainer.snapshot() as (arrays, counts), made._writing() as target:
         firsts, step = known(trainer, arrays, tables, RARE)
-        copy_grown_(target, arrays, tables, {} if encoder.encoded else firsts, step)
+        copy_grown_(target, arrays, tables, firsts if encoder.reserves else {}, step)
         made._recount({**counts, "epochs": 0})
     made._restored()
     return made

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import sparsetrain
 from sparsetrain.data import Derived, Encoder, Schema
-from sparsetrain.data.read.derived_columns import with_derived
+from sparsetrain.data.read.added_columns import with_derived
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.schema.derived import KINDS
 from sparsetrain.errors import ConfigError, DataError

@@ -12,8 +12,8 @@ from sparsetrain.data import ColumnRule, Encoder, Schema
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.counts import count_values
 from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.values.arrow_values import NanRule
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError, DataError, DataWarning
 
 NAN, PLACE = NanRule("error"), Location("test")

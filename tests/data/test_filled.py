@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparsetrain.data.values.numeric import fill_nulls
+from sparsetrain.data.values.arrow_types import fill_nulls
 
 TYPES = [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
 TYPES += ["halffloat", "float", "double"]

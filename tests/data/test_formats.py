@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, convert_files
-from sparsetrain.data.read.files import FORMATS
+from sparsetrain.data.read.open_source import FORMATS
 from tests.data.criteo_tables import assert_batches_equal, joined, make_rows, table
 
 ROWS = table(make_rows())

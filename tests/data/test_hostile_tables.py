@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, Schema, split_share
-from sparsetrain.data.schema.column_names import CATEGORIES, numbered, require_columns
+from sparsetrain.data.schema.columns import CATEGORIES, numbered, require_columns
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 from tests.data.criteo_tables import joined

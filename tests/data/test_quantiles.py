@@ -11,7 +11,7 @@ import pytest
 
 from sparsetrain.data import Dataset, Derived, Encoder, Schema, convert_files
 from sparsetrain.data.derived.boundaries import boundaries_of
-from sparsetrain.data.encode import learn_derived
+from sparsetrain.data.encode import learn
 from sparsetrain.errors import ConfigError, DataError
 
 
@@ -41,8 +41,8 @@ def test_equal_quantiles_are_one_boundary(case):
 
 @pytest.mark.parametrize("period", [1, 2, 7, 64, 1000])
 def test_a_sample_is_even_whatever_period_the_rows_have(period, monkeypatch):
-    monkeypatch.setattr(learn_derived, "MOST", 1000)
-    whole, parts = learn_derived._Sample(), learn_derived._Sample()
+    monkeypatch.setattr(learn, "MOST", 1000)
+    whole, parts = learn._Sample(), learn._Sample()
     values = np.arange(50_000, dtype=float)
     whole.add(values)
     for part in np.array_split(values, 13):
@@ -97,7 +97,7 @@ def test_an_extended_encoder_keeps_its_boundaries():
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_conversion_learns_the_boundaries_of_fit(suffix, workers, tmp_path, monkeypatch):
-    monkeypatch.setattr(learn_derived, "MOST", 200)
+    monkeypatch.setattr(learn, "MOST", 200)
     files = []
     for number in range(3):
         files.append(str(tmp_path / f"{number}.{suffix}"))

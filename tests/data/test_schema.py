@@ -20,7 +20,7 @@ from sparsetrain.data import (
     open_source,
     split_share,
 )
-from sparsetrain.data.read.derived_columns import with_derived
+from sparsetrain.data.read.added_columns import with_derived
 from sparsetrain.errors import ConfigError, DataError
 from tests.data.criteo_tables import assert_batches_equal, joined
 

@@ -302,6 +302,9 @@ def test_converted_data_share_what_they_were_converted_with(tmp_path):
     assert same.share_embedding == {"history": "item"}
     with pytest.raises(ConfigError, match="are converted with a table for each column; leave it"):
         Encoder.fit(tmp_path / "apart", schema=schema())
+    with pytest.raises(ConfigError, match="is fitted with a table for each column; leave it out"):
+        raw, known = tmp_path / "raw.parquet", tmp_path / "apart"
+        convert_files(raw, tmp_path / "more", encoder=known, schema=schema())
 
 
 def test_ids_that_are_encoded_already_have_one_table_of_the_largest(tmp_path):

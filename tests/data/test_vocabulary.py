@@ -15,8 +15,8 @@ from sparsetrain.data.columns.counts import (
     reduce_numbers,
 )
 from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.values.arrow_values import NanRule
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule
 from tests.identity import key_of, kind_of
 
 PLACE, NAN = Location("t"), NanRule()

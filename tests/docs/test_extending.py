@@ -145,7 +145,7 @@ import numpy as np
 from sparsetrain.data.dense.kind import Dense, Kind
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.data.values.arrow_values import NanRule, read_numbers
 from sparsetrain.system.argument_checks import require_int
 
 
@@ -274,7 +274,7 @@ RECIPES = {
         "psv",
         {
             "sparsetrain/data/read/psv.py": PSV,
-            "sparsetrain/data/read/files.py": {
+            "sparsetrain/data/read/open_source.py": {
                 "from sparsetrain.data.read.source": (
                     "from sparsetrain.data.read.psv import is_psv, psv_parts\n"
                 ),

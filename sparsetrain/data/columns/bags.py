@@ -21,10 +21,9 @@ from sparsetrain.data.read.source import Part, with_numbers
 from sparsetrain.data.schema.schema import ColumnRule
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_values import texts_of
-from sparsetrain.data.values.lists import flat, read_values
+from sparsetrain.data.values.arrow_types import flat, read_values
+from sparsetrain.data.values.arrow_values import NanRule, read_numbers, texts_of
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
 
 
 def read_bags(
@@ -40,7 +39,7 @@ def read_bags(
     kept, and which; `encode` converts the flat values, given their location, to ids.
     """
     ids, lengths = read_values(array, encode, location)
-    weights = None if factors is None else _weights(factors, lengths, rule, location)
+    weights = None if factors is None else read_factors(factors, lengths, rule, location)
     bags = Ragged(ids, offsets_of(lengths), weights)
     if rule.max_length is None:
         return bags
@@ -95,7 +94,8 @@ def _distinct(piece: pa.RecordBatch, column: str, weights: str | None) -> pa.Rec
     return piece
 
 
-def _weights(factors: Any, lengths: Array, rule: ColumnRule, location: Location) -> Array:
+def read_factors(factors: Any, lengths: Array, rule: ColumnRule, location: Location) -> Array:
+    """Return the weights (n,) float32 of ids in lists of these lengths."""
     here = location.of_column(rule.weights or "weights")
     _, found = flat(factors)
     here.refuse(found != lengths, lambda row: f"{found[row]} weights for {lengths[row]} ids")

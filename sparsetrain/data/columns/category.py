@@ -7,30 +7,97 @@ encodes an array as ids, or as bags of ids. Columns that share a table share the
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.bags import as_list_column, read_bags
+from sparsetrain.data.columns.bags import as_list_column, read_bags, read_factors
 from sparsetrain.data.columns.counts import Counted, of_kind
 from sparsetrain.data.columns.plain import PlainIds
-from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.columns.vocabulary import MIN_CAP, Vocabulary
 from sparsetrain.data.ragged import Ragged
-from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.schema.columns import AUTO, Columns, check_treat_as
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import is_bag, is_unsigned
-from sparsetrain.data.values.lists import read_values
+from sparsetrain.data.values.arrow_types import is_bag, is_unsigned, read_values
+from sparsetrain.data.values.arrow_values import NanRule
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError, DataWarning
 from sparsetrain.parsing.identity import TEXT, Texts
+from sparsetrain.system.argument_checks import require_int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of an encoder; `Encoder.fit` documents each.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    """
+
+    min_count: int = 5
+    max_rows: int | None = None
+    dense_fill: int | float = 0.0  # kept as written, for the fingerprint
+    missing_flags: bool = False
+    nan: str = "error"
+    treat_as: str = "auto"
+
+    def __post_init__(self) -> None:
+        require_int("min_count", self.min_count)
+        if self.max_rows is not None:
+            require_int("max_rows", self.max_rows, MIN_CAP)
+        check_treat_as(self.treat_as)
+        _ = self.nan_rule
+        if not math.isfinite(self.dense_fill):
+            raise ConfigError(f"dense_fill is {self.dense_fill}; it must be a finite number")
+
+    @property
+    def guesses(self) -> bool:
+        """Whether column types decide if data are already encoded."""
+        return self.treat_as == AUTO
+
+    @property
+    def nan_rule(self) -> NanRule:
+        """Treatment of NaN in raw columns."""
+        return NanRule(self.nan)
+
+    def limits(self, rule: ColumnRule) -> tuple[int, int | None]:
+        """Return `min_count` and `max_rows` of a column with this rule."""
+        return rule.min_count or self.min_count, rule.max_rows or self.max_rows
+
+    def check_encoded(self, linear: Iterable[str]) -> None:
+        """Refuse settings, and linear columns, that have no effect on already encoded data."""
+        given = {
+            "max_rows": self.max_rows is not None,
+            "missing_flags": self.missing_flags,
+            "nan='missing'": self.nan == "missing",
+            **{f"linear.{name}": True for name in linear},
+        }
+        for name, is_set in given.items():
+            if is_set:
+                raise ConfigError(
+                    f"{name} is for raw data, this is already encoded; "
+                    "leave it out or use treat_as='raw'"
+                )
+
+    def check_converted(self, own: Settings) -> None:
+        """Refuse settings that differ from the conversion's; defaults are ignored."""
+        for name in ("min_count", "max_rows", "dense_fill", "missing_flags", "nan"):
+            value, known = getattr(self, name), getattr(own, name)
+            if value not in (known, getattr(Settings, name)):
+                raise ConfigError(
+                    f"{name} is {value!r}, but the data are converted with {known!r}; "
+                    "leave it out, or convert the raw data again"
+                )
+
 
 Values = Vocabulary | PlainIds
 _MANY = 100  # warn from this many distinct values without a row
@@ -100,11 +167,14 @@ class Category:
         """Return the value of a numeric key."""
         return number % 2**64 if self.is_unsigned else number
 
-    def count(self, array: Any, location: Location) -> Counted:
-        """Count its values, in lists or not."""
+    def count(self, array: Any, factors: Any | None, location: Location) -> Counted:
+        """Count its values, of lists or not; `factors` are checked as `encode` checks them."""
         if not is_bag(array.type):
             return self.values.count(array, location)
-        return read_values(array, self.values.count, location)[0]
+        counted, lengths = read_values(array, self.values.count, location)
+        if factors is not None:
+            read_factors(factors, lengths, self.rule, location)
+        return counted
 
     def learnt(self, counts: Counted, settings: Settings, is_criteo: bool) -> Values:
         """Give ids to the values of its table; the rule, or else the values, decide their kind."""

@@ -20,18 +20,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import DIGITS, as_plain, kind_of, require_utf8
+from sparsetrain.data.values.arrow_types import (
+    DIGITS,
+    as_plain,
+    fill_nulls,
+    kind_of,
+    read_values,
+    require_utf8,
+)
 from sparsetrain.data.values.arrow_values import (
     Integers,
+    NanRule,
     as_binary,
     has_names,
     hex_digits,
     texts_of,
     values_of,
 )
-from sparsetrain.data.values.lists import read_values
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, fill_nulls
 from sparsetrain.parsing.identity import (
     ABSENT,
     HEX,

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sparsetrain.data.columns.category import Settings
 from sparsetrain.data.columns.plain import PlainNumber
-from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.dense.kind import Dense, Law
 from sparsetrain.data.schema.schema import Linear, Schema
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_values import NanRule, read_numbers
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import DataWarning
 
 FLOOR, _SHIFT = -2.0, 3.0

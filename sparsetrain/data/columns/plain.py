@@ -11,13 +11,14 @@ import numpy as np
 from sparsetrain.data.columns.counts import Counted
 from sparsetrain.data.dense.kind import Dense, Law
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import as_plain
+from sparsetrain.data.values.arrow_types import as_plain, fill_nulls
+from sparsetrain.data.values.arrow_values import NanRule, plain_floats
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, fill_nulls, plain_floats
 
 # Larger than any table; Criteo's hashes reach 2**32, or are negative in an int32.
 LIMIT = 1 << 31
 
+_RAW = "in already encoded data; if it is raw, use treat_as='raw'"
 _HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
 
 
@@ -70,9 +71,7 @@ def plain_ids(array: Any, location: Location) -> Array:
     array = as_plain(array)
     if array.null_count:
         row = array.is_null().index(True).as_py()
-        raise location.error(
-            "the id is null in already encoded data; if it is raw, use treat_as='raw'", row
-        )
+        raise location.error(f"the id is null {_RAW}", row)
     ids, _ = fill_nulls(array)
     if len(ids) and (ids.min() < 0 or ids.max() >= LIMIT):
         row = int(np.argmax((ids < 0) | (ids >= LIMIT)))
@@ -98,9 +97,9 @@ class PlainNumber(Dense):
 
     def read(self, array: Any, location: Location) -> tuple[Array, Array]:
         """Return numbers (n,) float32, and a mask of missing ones, which is all False."""
-        values = plain_floats(array, location)
+        values = plain_floats(array, location, _RAW)
         return values, np.zeros(len(values), bool)
 
     def write(self, array: Any, location: Location, dense: Array) -> None:
         """Write its input to a row of `dense` (F_dense, n) float32."""
-        dense[self.place] = plain_floats(array, location)
+        dense[self.place] = plain_floats(array, location, _RAW)

@@ -22,10 +22,9 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.counts import Counted, count_values, kind_of_column, of_kind
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import Digits, as_plain, require_utf8
-from sparsetrain.data.values.arrow_values import Integers, has_names, texts_of, values_of
+from sparsetrain.data.values.arrow_types import Digits, as_plain, fill_nulls, require_utf8
+from sparsetrain.data.values.arrow_values import Integers, NanRule, has_names, texts_of, values_of
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, fill_nulls
 from sparsetrain.parsing.identity import HEXADECIMAL, KINDS, WHOLE, Texts, Values
 from sparsetrain.parsing.identity import MISSING as MISSING
 from sparsetrain.parsing.identity import UNSEEN as UNSEEN

@@ -1,31 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks of the input; they depend only on the input, not on memory, workers or earlier runs.
+"""`Job`: the arguments of one conversion; its input in chunks, and their good rows.
 
-A chunk is a run of row groups of one parquet file, or a block of lines of a text file. A text file
-cannot be read from the middle, so a block's lines are read while chunking and are part of the
-chunk.
+Chunks depend only on the input, not on memory, workers or earlier runs. A chunk is a run of row
+groups of one parquet file, or a block of lines of a text file. A text file cannot be read from the
+middle, so a block's lines are read while chunking and are part of the chunk.
+
+Encoding accepts the same rows as the strict reader; a row that it refuses is bad. Both passes
+search for bad rows, by calling a column's reader again on the rows before and after each refused
+row. That is slow for many bad rows, so the search stops when more than half of a piece is bad.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.columns.category import Category
+from sparsetrain.data.encode.encoder_state import (
+    write_manifest,
+)
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.constant_columns import Constants, with_partitions
-from sparsetrain.data.read.derived_columns import stored_names
-from sparsetrain.data.read.file_systems import size_and_time
-from sparsetrain.data.read.files import file_parts
-from sparsetrain.data.read.source import Part
+from sparsetrain.data.read.added_columns import (
+    Constants,
+    derived_column,
+    stored_names,
+    with_partitions,
+)
+from sparsetrain.data.read.file_systems import is_url, size_and_time
+from sparsetrain.data.read.open_source import file_parts
+from sparsetrain.data.read.parquet import DATASET_FILE
+from sparsetrain.data.read.source import Part, keep_rows
 from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
-from sparsetrain.data.read.text_rows import BadLine, TextRows, parse_block
-from sparsetrain.data.values.location import Location
+from sparsetrain.data.read.text_rows import BadLine, TextRows, bad_line_error, parse_block
+from sparsetrain.data.values import arrow_types
+from sparsetrain.data.values.location import Location, RowError
+from sparsetrain.errors import DataError
+
+
+class Progress(Protocol):
+    """Callback that reports the progress of a pass."""
+
+    def __call__(self, what: str, rows: int, done: float) -> None:
+        """Report that pass `what` read `rows` more rows, and its completed share `done`.
+
+        Work of an earlier run counts only in `done`.
+        """
+
+
+@dataclass(frozen=True)
+class Job:
+    """Arguments of one conversion; see `convert_files` for the fields."""
+
+    files: list[str]
+    out: Path
+    blank: Rules
+    known: Rules | None
+    label: bool
+    bad_rows: str
+    memory: int
+    workers: int
+    progress: Progress
+
+    @property
+    def work(self) -> Path:
+        """Folder removed at the end."""
+        return self.out / "_work"
+
+    @property
+    def state(self) -> Path:
+        """File of the finished parts, an unfinished `dataset.json`."""
+        return self.work / DATASET_FILE
+
+    @cached_property
+    def plan(self) -> str:
+        """A digest of everything the result depends on."""
+        known, blank = self.known, self.blank
+        encoder = known.fingerprint if known else write_manifest(blank.fields)
+        plan = {
+            "version": 3,
+            "inputs": _identity(self.files),
+            "encoder": encoder,
+            "label": self.label,
+            "bad_rows": self.bad_rows,
+        }
+        return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _identity(files: Sequence[str]) -> list[dict[str, object]]:
+    """Return path, size and modification time of each input."""
+    stats = [(file, size_and_time(file)) for file in files]
+    return [
+        {"path": file if is_url(file) else str(Path(file).absolute()), "size": s, "changed": t}
+        for file, (s, t) in stats
+    ]
+
 
 CHUNK_ROWS = 1 << 18
-
 Pieces = Iterator[tuple[Location, pa.RecordBatch]]
 
 
@@ -119,3 +199,151 @@ def _split_row_groups(source: Chunk) -> Iterator[Chunk]:
         rows += part.num_rows or 0
     if open_:
         yield replace(source, parts=tuple(open_))
+
+
+Read = Callable[[pa.RecordBatch, Location], Any]
+
+
+class StrictReader(NamedTuple):
+    """Columns to read, each with its reader, which may refuse a row."""
+
+    names: Sequence[str]
+    readers: Sequence[tuple[str, Read]]
+
+    def read(self, piece: pa.RecordBatch, location: Location) -> list[Any]:
+        """Return the columns read."""
+        return [read(piece, location.of_column(name)) for name, read in self.readers]
+
+
+def strict_reader(
+    reader: Reader, of_category: Callable[..., Any] = Category.encode
+) -> StrictReader:
+    """Return a strict reader of an encoder's columns; see `Reader.columns`."""
+    derived = reader.rules.schema.made
+
+    def array(name: str | None, piece: pa.RecordBatch, location: Location) -> Any:
+        if name is None:
+            return None
+        place = piece.schema.get_field_index(name)
+        return piece.column(place) if place >= 0 else derived_column(piece, derived[name], location)
+
+    def bound(names: Sequence[str | None], read: Callable[..., Any]) -> Read:
+        return lambda piece, here: read(*(array(name, piece, here) for name in names), here)
+
+    columns = reader.columns(of_category)
+    return StrictReader(reader.names, [(str(n[0]), bound(n, read)) for n, read in columns])
+
+
+POLICIES = ("error", "skip", "quarantine")
+Result = TypeVar("Result")
+
+
+def read_good_rows(
+    chunk: Chunk,
+    strict: StrictReader,
+    bad_rows: str,
+    read: Callable[[pa.RecordBatch, Location], Result],
+) -> tuple[Iterable[Result], list[dict[str, Any]]]:
+    """Return the result of `read` for each piece, and reports of the bad rows left out.
+
+    `strict` finds bad rows, from the same columns. The list of reports is complete once all pieces
+    are read. `bad_rows` is one of `POLICIES`. Text is first read as parsed numbers; if a row is
+    bad, it is read again as text, which is reported.
+    """
+    if chunk.block is not None:
+        with suppress(DataError):
+            pieces, bad_lines = chunk.pieces(strict.names, numbers=True)
+            if not bad_lines:
+                return [read(piece, here) for here, piece in pieces], []
+    pieces, bad_lines = chunk.pieces(strict.names)
+    reports = list[dict[str, Any]]()
+    for line in bad_lines:
+        error = bad_line_error(chunk.location.name, line)
+        if bad_rows == "error":
+            raise error
+        reports.append(_report(chunk.location, line.number, None, str(error), text=line.text))
+    reader = None if bad_rows == "error" else strict
+    return _read_pieces(pieces, read, reader, reports), reports
+
+
+def _report(
+    location: Location, number: int, column: str | None, reason: str, **held: Any
+) -> dict[str, Any]:
+    """Return a report on a row or line for JSON; `held` is its content."""
+    where = {"file": location.name, location.unit: number}
+    return {**where, "column": column, "reason": reason, **held}
+
+
+def _read_pieces(
+    pieces: Pieces,
+    read: Callable[[pa.RecordBatch, Location], Result],
+    reader: StrictReader | None,
+    reports: list[dict[str, Any]],
+) -> Iterator[Result]:
+    """Yield each piece's columns; without a `reader` of bad rows, all rows are good."""
+    for location, piece in pieces:
+        try:
+            found = read(piece, location)
+        except RowError:
+            if reader is None:
+                raise
+            location, piece = _without_bad(location, piece, reader, reports)
+            if not piece.num_rows:
+                continue
+            found = read(piece, location)
+        yield found
+
+
+def _without_bad(
+    location: Location, piece: pa.RecordBatch, reader: StrictReader, reports: list[dict[str, Any]]
+) -> tuple[Location, pa.RecordBatch]:
+    good = np.ones(piece.num_rows, dtype=bool)
+    for row, (column, reason) in sorted(_find_bad(piece, reader, location).items()):
+        good[row] = False
+        held = zip(piece.schema.names, piece.slice(row, 1), strict=True)
+        values = {name: _shown(array) for name, array in held}
+        reports.append(_report(location, location.number(row), column, reason, values=values))
+    return keep_rows(location, piece, good)
+
+
+def _shown(array: Any) -> Any:
+    """Return the only value of an array, as a JSON value."""
+    try:
+        value = array[0].as_py()
+    except UnicodeDecodeError:
+        type_ = pa.list_(pa.binary()) if arrow_types.is_bag(array.type) else pa.binary()
+        value = array.cast(type_)[0].as_py()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value if isinstance(value, (int, str, type(None))) else str(value)
+
+
+def _find_bad(
+    piece: pa.RecordBatch, reader: StrictReader, location: Location
+) -> dict[int, tuple[str, str]]:
+    """Return each bad row's first bad column and the reason; raise if more than half are bad."""
+    faults: dict[int, tuple[str, str]] = {}
+    for name, read in reader.readers:
+        for row, reason in _in_column(piece, read, location.of_column(name)):
+            faults.setdefault(row, (name, reason))
+            if 2 * len(faults) > piece.num_rows > 1:
+                raise location.error(
+                    f"more than half of {piece.num_rows} rows are bad, which no rule about bad "
+                    f"rows is meant for; one of them: {reason}"
+                )
+    return faults
+
+
+def _in_column(piece: pa.RecordBatch, read: Read, location: Location) -> Iterator[tuple[int, str]]:
+    unread = [(0, piece.num_rows)]
+    while unread:
+        first, end = unread.pop()
+        try:
+            if first < end:
+                read(piece.slice(first, end - first), location.moved(first))
+        except RowError as error:
+            if error.row is None:
+                raise
+            row = first + error.row
+            yield row, str(error)
+            unread += [(row + 1, end), (first, row)]

@@ -14,31 +14,38 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.data.atomic_write import exclusive_lock, read_json, remove_temporaries, write_json
-from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.conversion.chunks import open_inputs
-from sparsetrain.data.conversion.job import Job, Progress
+from sparsetrain.data.columns.category import Settings
+from sparsetrain.data.conversion.chunks import POLICIES, Job, Progress, open_inputs
 from sparsetrain.data.conversion.learn import BASE, QUARANTINE, WORKER, check_memory, learn
-from sparsetrain.data.conversion.strict_reader import POLICIES
 from sparsetrain.data.conversion.write_files import write_files
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file, write_file
+from sparsetrain.data.encode.encoder_state import (
+    ENCODER_FILE,
+    read_file,
+    write_file,
+)
 from sparsetrain.data.encode.learn import blank_encoder
 from sparsetrain.data.encode.reader import bind, check_converted_names
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.files import file_parts, list_files
-from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.open_source import file_parts, list_files, open_source
 from sparsetrain.data.read.parquet import DATASET_FILE
 from sparsetrain.data.read.source import Source
-from sparsetrain.data.schema.columns import check_row_weights, require_row_weights
+from sparsetrain.data.schema.columns import check_known, require_columns
 from sparsetrain.data.schema.numbers import Numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.file_locks import exclusive_lock, read_json, remove_temporaries, write_json
 
 LOCK = "lock"  # in the work folder
+
+
 MIN_MEMORY = 1 << 29
+
+
 _OTHER = "another conversion; name another folder"
+
+
 _UNFINISHED = (
     "an unfinished conversion of different files or settings; remove the folder or name a new one"
 )
@@ -107,7 +114,7 @@ def convert_files(
     files, known = _inputs(paths, Path(out)), _known(encoder)
     described = Schema.read(schema, weights)
     if known is not None:
-        check_row_weights(described, known.schema, "the encoder is fitted", "fit it")
+        check_known(described, known.schema, "the encoder is fitted", "fit it")
     blank = known or _blank(files, settings, described, numbers)
     check_converted_names(blank)
     progress = progress or (lambda what, rows, done: None)
@@ -149,7 +156,7 @@ def _blank(files: list[str], settings: Settings, schema: Schema, numbers: Number
     opened = open_source(_leading_files(files, schema), schema)
     assert isinstance(opened, Source)
     part = opened.parts[0]
-    require_row_weights(part.schema.names, schema, part.location)
+    require_columns(part.schema.names, schema.needed, "weight", part.location)
     blank = blank_encoder(part, settings, schema, numbers)
     part, reader = bind(blank, opened.parts[:1], require_label=False)[0]
     if blank.encoded:

@@ -8,36 +8,92 @@ then the counts of one table.
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values, with_values
 from sparsetrain.data.columns.counts import Counted, ValueCounts
 from sparsetrain.data.columns.plain import PlainIds
-from sparsetrain.data.conversion.chunks import Chunk, split_chunks
-from sparsetrain.data.conversion.counts_file import CountsFile
-from sparsetrain.data.conversion.job import Job
-from sparsetrain.data.conversion.strict_reader import (
-    Statistics,
+from sparsetrain.data.conversion.chunks import (
+    Chunk,
+    Job,
     StrictReader,
     read_good_rows,
+    split_chunks,
     strict_reader,
 )
-from sparsetrain.data.encode.learn_derived import Numbers, Sampling, numbers_in
+from sparsetrain.data.encode.learn import PieceNumbers, Sampling, numbers_in
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.derived_columns import learnt_numbers
+from sparsetrain.data.read.added_columns import learnt_numbers
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.stream.threads import ordered_map
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_values import as_binary, texts_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, ResourceError
+from sparsetrain.parsing.identity import Texts
+from sparsetrain.system.file_locks import atomic_write, name_write_errors
+
+
+class CountsFile:
+    """A file of counts: `add` each chunk's counts, on any thread, then read `total`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, Lock()
+        self._places: dict[str, list[Any]] = defaultdict(list)
+        path.unlink(missing_ok=True)
+
+    def add(self, chunk: Mapping[str, ValueCounts]) -> None:
+        """Store the counts of a chunk, by table."""
+        totals = {table: counts.total for table, counts in chunk.items()}
+        with (
+            self._lock,
+            name_write_errors(self._path, DataError),
+            open(self._path, "ab") as file,
+        ):
+            for table, total in totals.items():
+                arrays = [*map(_short, _arrays(total))]
+                place = file.tell(), [(array.dtype, array.nbytes) for array in arrays]
+                self._places[table].append((*place, total.written))
+                file.writelines(array.data for array in arrays)
+
+    def total(self, table: str) -> Counted:
+        """Add up the counts of all chunks."""
+        counts = ValueCounts()
+        with open(self._path, "rb") as file:
+            for first, kinds, written in self._places[table]:
+                file.seek(first)
+                parts = (np.frombuffer(file.read(size), dtype) for dtype, size in kinds)
+                letters = next(parts)
+                integers = [part.astype(np.int64) for part in parts]
+                numbers, times, hexes, hex_times, ends, text_times = integers
+                texts = as_binary(Texts(letters, ends))
+                found = (numbers, times), (hexes, hex_times), (texts, text_times)
+                counts.add(Counted(*found, written))
+        return counts.total
+
+
+def _arrays(counts: Counted) -> list[Array]:
+    texts = texts_of(counts.texts[0])
+    return [texts.data, *counts.numbers, *counts.hexes, texts.offsets, counts.texts[1]]
+
+
+def _short(array: Array) -> Array:
+    """Return integers in half the width if they fit."""
+    fit = array.dtype == np.int64 and (not len(array) or 0 <= array.min() <= array.max() < 2**32)
+    return array.astype(np.uint32) if fit else array
+
 
 QUARANTINE = "_quarantine.jsonl"
 BASE = 300 << 20  # Python, Arrow and their allocators
@@ -47,13 +103,18 @@ _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in 
 _CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
 
 
+# Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels, ("positive",
+# "").
+Statistics = Counter[tuple[str, str]]
+
+
 class _Found(NamedTuple):
     """Facts about a chunk besides the counts of its values."""
 
     statistics: Statistics  # with ("bad", column) rows, and ("bad", "fields") lines
     bad: list[dict[str, Any]]
     input_bytes: float
-    numbers: Sequence[Numbers] = ()  # of each piece, to learn bins from
+    numbers: Sequence[PieceNumbers] = ()  # of each piece, to learn bins from
 
 
 def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
@@ -96,7 +157,7 @@ def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
     reads = [(name, partial(learnt_numbers, rule)) for name, rule in rules.items()]
     only = StrictReader(tuple(rules), reads)
 
-    def read(chunk: Chunk) -> tuple[int, float, list[Numbers]]:
+    def read(chunk: Chunk) -> tuple[int, float, list[PieceNumbers]]:
         found, _ = read_good_rows(
             chunk,
             only,
@@ -150,26 +211,29 @@ def _bytes_in(inputs: list[Chunk]) -> int:
 
 
 def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk: Chunk) -> _Found:
-    blank, seen = job.blank, Statistics()
-    values = {column.owner: ValueCounts() for column in blank.features}
-    strict = strict_reader(Reader.of(blank, chunk.reader.found))
-    numbers = list[Numbers]()
+    seen, tables = Statistics(), {column.owner: ValueCounts() for column in job.blank.features}
+    reader, numbers = Reader.of(job.blank, chunk.reader.found), list[PieceNumbers]()
+    strict = strict_reader(reader, Category.encode if job.known else Category.count)
 
-    def read(piece: pa.RecordBatch, location: Location) -> tuple[int, list[Any], Numbers]:
+    def read(piece: pa.RecordBatch, location: Location) -> tuple[int, list[Any], PieceNumbers]:
         return piece.num_rows, strict.read(piece, location), numbers_in(piece, bins, location)
 
     pieces, bad = read_good_rows(chunk, strict, job.bad_rows, read)
     for rows, found, its_numbers in pieces:
         numbers.append(its_numbers)
-        categories = [each for each in found if isinstance(each, Counted)]
         seen["rows", ""] += rows
-        for each in found[: len(found) - len(categories)]:
-            seen.update(each)
-        for column, counted in zip(blank.features, categories, strict=True):
+        first, second = len(reader.labels), len(found) - len(reader.categories)
+        dense = zip(reader.dense, found[second - len(reader.dense) : second], strict=True)
+        seen["positive", ""] += sum(int(np.count_nonzero(each == 1)) for each in found[:first])
+        for (_, own), (values, missing) in dense:
+            negative = np.atleast_2d(values.T < 0).any(axis=0)  # of a vector, any of its numbers
+            seen["missing", own.name] += int(missing.sum())
+            seen["negative", own.name] += int(negative.sum())
+        for column, counted in zip(reader.rules.features, found[second:], strict=True):
             if job.known is None:
-                values[column.owner].add(counted)
+                tables[column.owner].add(counted)
     if job.known is None:
-        counts.add(values)
+        counts.add(tables)
     seen.update(("bad", fault["column"] or "fields") for fault in bad)
     return _Found(seen, bad, chunk.input_bytes, numbers)
 

@@ -18,22 +18,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsetrain.data.atomic_write import atomic_write, write_json
 from sparsetrain.data.columns.dense import input_names
-from sparsetrain.data.conversion.chunks import Chunk, split_chunks
-from sparsetrain.data.conversion.job import Job
-from sparsetrain.data.conversion.strict_reader import read_good_rows, strict_reader
-from sparsetrain.data.encode.encoded_rows import Rows, regroup
-from sparsetrain.data.encode.id_shares import ShareMeter
+from sparsetrain.data.conversion.chunks import (
+    Chunk,
+    Job,
+    read_good_rows,
+    split_chunks,
+    strict_reader,
+)
 from sparsetrain.data.encode.reader import Reader, label_names, weight_names
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.ids import as_columns
-from sparsetrain.data.read.derived_columns import derive_columns
+from sparsetrain.data.read.added_columns import derive_columns
 from sparsetrain.data.read.parquet import footer_checksum, read_footer
 from sparsetrain.data.read.source import HELD_ROWS, MARK
+from sparsetrain.data.rows import Rows, ShareMeter, as_columns, regroup
 from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
+from sparsetrain.system.file_locks import atomic_write, write_json
 
 FILE_ROWS = 1 << 20
 GROUP_ROWS = 1 << 16  # four files fill a shuffle's window

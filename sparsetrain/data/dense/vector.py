@@ -16,10 +16,17 @@ import pyarrow as pa
 
 from sparsetrain.data.dense.kind import Dense, Kind, Law
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, element, is_bag, kind_of
-from sparsetrain.data.values.lists import read_values
+from sparsetrain.data.values.arrow_types import (
+    EMPTY,
+    FLOAT,
+    INTEGER,
+    element,
+    is_bag,
+    kind_of,
+    read_values,
+)
+from sparsetrain.data.values.arrow_values import plain_floats
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import plain_floats
 from sparsetrain.system.argument_checks import require_int
 
 _LONGEST = 1 << 16

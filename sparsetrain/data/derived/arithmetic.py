@@ -15,8 +15,10 @@ import pyarrow as pa
 
 from sparsetrain.data.derived.kind import Column, Kind, as_buckets, check_counts, numbers_of
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import fill_nulls
+from sparsetrain.data.values.arrow_values import EXACT, exact_integers
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import EXACT, exact_integers, fill_nulls, to_microseconds
+from sparsetrain.data.values.moments import to_microseconds
 
 _LARGEST = np.iinfo(np.int64).max
 

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from sparsetrain.data.derived.kind import NAMES, Column, Kind, Takes, as_buckets, check_counts
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import TEXT, as_plain, kind_of, require_utf8
+from sparsetrain.data.values.arrow_types import TEXT, as_plain, fill_nulls, kind_of, require_utf8
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import fill_nulls
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_type
 

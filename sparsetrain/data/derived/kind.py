@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, TEXT, kind_of
+from sparsetrain.data.values.arrow_values import NanRule, read_numbers
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.system.argument_checks import require_int
 
 Column = tuple[pa.Array, Location]

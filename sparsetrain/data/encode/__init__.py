@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoders: all columns of a row, as learned from training data.
 
-`encoder` is the public class, `rules` its columns. `learn` fits them, `learn_derived` learns
-boundaries of derived columns, `encoder_state` saves them, `reader` finds them in data and encodes
-rows, `encoded_rows` holds the result, `few_rows` is a fast path for requests, `id_shares` counts
-unknown ids.
+`encoder` is the public class, `rules` its columns. `learn` fits them, with boundaries of derived
+columns, `encoder_state` saves them, `reader` finds them in data and encodes rows, `few_rows` is a
+fast path for requests.
 """

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.encode.encoded_rows import concat_rows
+from sparsetrain.data.columns.category import Settings
 from sparsetrain.data.encode.encoder_state import State, read_file, read_state, write_state
 from sparsetrain.data.encode.learn import Sizes, extend, learn
 from sparsetrain.data.encode.reader import bind
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.tables import as_table, table_parts
+from sparsetrain.data.rows import concat_rows
 from sparsetrain.data.schema.numbers import Numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
@@ -207,7 +207,7 @@ class Encoder(Rules):
             for part, reader in bound
             for location, piece in part.pieces(reader.names)
         ]
-        return concat_rows(rows).batch()
+        return Batch._of(concat_rows(rows))
 
     def to_state(self) -> State:
         """Return the encoder as a manifest for JSON, and numeric arrays by name."""

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saved encoders: a manifest and plain arrays, or one parquet file beside converted data.
 
-Saved state is not trusted. The shares of rare values and the unsigned columns affect no id, so
-digests omit them. A shared table is stored once. Version 2 had no kinds of columns: see
-`older_state`. The parquet file has arrays as rows and the manifest as metadata; page checksums
-protect the arrays, a digest protects everything.
+Saved state is not trusted: the manifest is read by pydantic, and the type, shape and content of
+each array is checked. The shares of rare values and the unsigned columns affect no id, so digests
+omit them. Version 2 had no kinds of columns: see `older_state`. The parquet file has arrays as rows
+and the manifest as metadata; page checksums protect the arrays, a digest protects everything.
+
+Arrays hold the values of all tables, those of a shared table once. `number_starts` and
+`text_starts` (F + 1,) are where each column begins. Texts are UTF-8 bytes, split by `text_offsets`.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsetrain.data.atomic_write import atomic_write
-from sparsetrain.data.columns.category import Category, Values
+from sparsetrain.data.columns.category import Category, Settings, Values
 from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
-from sparsetrain.data.columns.saved_vocabularies import (
-    expect,
-    load_vocabularies,
-    save_vocabularies,
-)
-from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
 from sparsetrain.data.encode.older_state import of_version_2
 from sparsetrain.data.schema.schema import Schema
@@ -39,6 +36,7 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import CheckpointError, ConfigError, first_line
 from sparsetrain.parsing.identity import KINDS, WHOLE
+from sparsetrain.system.file_locks import atomic_write
 
 State = tuple[dict[str, Any], dict[str, Array]]
 Fields = dict[str, Any]  # arguments of an encoder
@@ -66,6 +64,18 @@ class _Manifest:
 
 
 _OF_COLUMNS = ("rows", "bags", "rare_shares")
+_ARRAYS = {"numbers", "number_ids", "number_starts"}
+_ARRAYS |= {"texts", "text_offsets", "text_ids", "text_starts"}
+
+
+def _fault(reason: str) -> CheckpointError:
+    return CheckpointError(f"the saved encoder {reason}; take it from a finished run")
+
+
+def _expect(condition: bool, fault: str) -> None:
+    """Refuse a saved encoder that has a fault."""
+    if not condition:
+        raise _fault(fault)
 
 
 def write_manifest(fields: Fields) -> dict[str, Any]:
@@ -94,7 +104,22 @@ def _write_arrays(features: Sequence[Category]) -> dict[str, Array]:
         for column in features
         if isinstance(column.values, Vocabulary)
     ]
-    return save_vocabularies(tables) if tables else {}
+    if not tables:
+        return {}
+    texts = [text for each in tables for text in each.texts]
+    return {
+        "numbers": np.concatenate([each.numbers for each in tables]),
+        "number_ids": np.concatenate([each.number_ids for each in tables]),
+        "number_starts": _starts([len(each.numbers) for each in tables]),
+        "texts": np.frombuffer(b"".join(texts), dtype=np.uint8),
+        "text_offsets": _starts([len(text) for text in texts]),
+        "text_ids": np.concatenate([each.text_ids for each in tables]),
+        "text_starts": _starts([len(each.texts) for each in tables]),
+    }
+
+
+def _starts(lengths: list[int]) -> Array:
+    return np.cumsum([0, *lengths], dtype=np.int64)
 
 
 def write_state(fields: Fields) -> State:
@@ -118,15 +143,15 @@ def fingerprint_of(fields: Fields) -> str:
 
 def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fields:
     """Return the constructor arguments of the saved encoder."""
-    expect(
+    _expect(
         isinstance(manifest, Mapping) and manifest.get("format") == _FORMAT, "is not an encoder's"
     )
     version = manifest.get("version")
     known = version in (_VERSION, _OLDER)
-    expect(known, f"has version {version!r}, this program reads {_VERSION} and {_OLDER}")
+    _expect(known, f"has version {version!r}, this program reads {_VERSION} and {_OLDER}")
     read, owners = _read_manifest(manifest)
     if read.encoded:
-        expect(not arrays, "has arrays that already encoded data does not need")
+        _expect(not arrays, "has arrays that already encoded data does not need")
         values: Sequence[Values] = [PlainIds(n) for n in read.rows]
     else:
         values = _vocabularies(read, owners, arrays)
@@ -152,46 +177,74 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
         owners = owners_of(read.columns, read.schema.share_embedding)
     except ConfigError as error:
         raise CheckpointError(f"the saved encoder: {error}; take it from a finished run") from None
-    expect(len(known["settings"]) == len(fields_of(Settings)), "lacks a setting")
-    expect(bool(read.columns), "has no columns")
+    _expect(len(known["settings"]) == len(fields_of(Settings)), "lacks a setting")
+    _expect(bool(read.columns), "has no columns")
     is_older = manifest["version"] == _OLDER
-    expect(not (is_older and read.kinds), "has kinds, which its version did not know")
+    _expect(not (is_older and read.kinds), "has kinds, which its version did not know")
     for name in (*_OF_COLUMNS, "hexadecimal" if is_older else "kinds"):
         fits = len(getattr(read, name)) == len(read.columns)
-        expect(fits, f"has more or fewer {name} than columns")
+        _expect(fits, f"has more or fewer {name} than columns")
     least = 1 if read.encoded else FIRST
-    expect(all(least <= n <= LIMIT for n in read.rows), "has a table of impossible size")
+    _expect(all(least <= n <= LIMIT for n in read.rows), "has a table of impossible size")
     same = all(read.rows[owner] == rows for owner, rows in zip(owners, read.rows, strict=True))
-    expect(same, "has columns of one table with different numbers of rows")
-    expect({*read.unsigned} <= {*read.columns}, "names no columns in 'unsigned'")
-    expect(read.encoded or {*read.kinds} <= {*KINDS}, "names no kind in 'kinds'")
+    _expect(same, "has columns of one table with different numbers of rows")
+    _expect({*read.unsigned} <= {*read.columns}, "names no columns in 'unsigned'")
+    _expect(read.encoded or {*read.kinds} <= {*KINDS}, "names no kind in 'kinds'")
     shares = read.encoded or all(n is not None and 0 <= n <= 1 for n in read.rare_shares)
-    expect(shares, "has no shares in 'rare_shares'")
+    _expect(shares, "has no shares in 'rare_shares'")
     return read, owners
 
 
 def _vocabularies(
     read: _Manifest, owners: Sequence[int], arrays: Mapping[str, Array]
 ) -> list[Vocabulary]:
-    kinds = [kind or WHOLE for kind in read.kinds] or [WHOLE] * len(read.rows)
-    nan = read.settings.nan_rule
-    found = load_vocabularies(arrays, kinds, read.rows, read.rare_shares, nan)
-    found = [_of_kind(read, index, vocabulary) for index, vocabulary in enumerate(found)]
-    for index, (rule, owner) in enumerate(zip(found, owners, strict=True)):
-        fits = owner == index or not (len(rule.numbers) or rule.texts)
-        expect(fits, "has values of a column without a table of its own")
+    """Return the values of each column; of a column without a table of its own, none."""
+    _expect(arrays.keys() == _ARRAYS, "has unknown or missing arrays")
+    for name in sorted(_ARRAYS):
+        array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
+        fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == 1
+        _expect(fits, f"has an array {name!r} of a wrong type")
+    whole, numbers = arrays["texts"].tobytes(), arrays["numbers"]
+    cuts = _cut(arrays, "text_offsets", len(whole), len(arrays["text_offsets"]) - 1)
+    texts = [whole[cut] for cut in cuts]
+    for name, wanted in (("number_ids", len(numbers)), ("text_ids", len(texts))):
+        _expect(len(arrays[name]) == wanted, f"has an array {name!r} of a wrong length")
+    of_numbers = _cut(arrays, "number_starts", len(numbers), len(read.rows))
+    of_texts = _cut(arrays, "text_starts", len(texts), len(read.rows))
+    found, nan = [], read.settings.nan_rule
+    for index, (some, own) in enumerate(zip(of_numbers, of_texts, strict=True)):
+        keys = numbers[some].copy(), arrays["number_ids"][some].copy()
+        words = tuple(texts[own]), arrays["text_ids"][own].copy()
+        kind = (read.kinds[index] if read.kinds else None) or WHOLE
+        made = Vocabulary(kind, *keys, *words, read.rows[index], nan, read.rare_shares[index])
+        _check_values(made, has_table=owners[index] == index)
+        found.append(made if read.kinds else _with_kind(read, index, made))
     return found
 
 
-def _of_kind(read: _Manifest, index: int, vocabulary: Vocabulary) -> Vocabulary:
+def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list[slice]:
+    """Return `count` consecutive slices from 0 to `total`, by their starts."""
+    starts = arrays[name]
+    fits = len(starts) == count + 1 > 0 and starts[0] == 0 and starts[-1] == total
+    _expect(bool(fits) and bool((np.diff(starts) >= 0).all()), f"has inconsistent {name!r}")
+    return [slice(*pair) for pair in pairwise(starts.tolist())]
+
+
+def _check_values(found: Vocabulary, has_table: bool) -> None:
+    ids = np.concatenate([found.number_ids, found.text_ids])
+    fits = bool(((ids >= FIRST) & (ids < found.rows)).all())
+    _expect(fits, "gives a value a row outside its table")
+    distinct = len(np.unique(found.numbers)) + len({*found.texts})
+    _expect(distinct == len(ids), "has one value twice in a column")
+    _expect(has_table or not len(ids), "has values of a column without a table of its own")
+
+
+def _with_kind(read: _Manifest, index: int, older: Vocabulary) -> Vocabulary:
     """Return a vocabulary with its kind, which version 2 did not store."""
-    if read.kinds:
-        return vocabulary
-    found = of_version_2(vocabulary, read.hexadecimal[index], read.wraps)
-    name = read.columns[index]
-    advice = f"was made by an older version, which read {name!r} in two ways: fit it again"
-    expect(found is not None, advice)
-    assert found is not None
+    found = of_version_2(older, read.hexadecimal[index], read.wraps)
+    if found is None:
+        name = read.columns[index]
+        raise _fault(f"was made by an older version, which read {name!r} in two ways: fit it again")
     return found
 
 

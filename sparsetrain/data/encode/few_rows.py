@@ -19,8 +19,8 @@ from sparsetrain.data.columns.dense import inputs_of_numbers
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.source import encoder_fingerprint
 from sparsetrain.data.read.tables import is_pandas
-from sparsetrain.data.schema.column_names import candidate_columns
-from sparsetrain.data.values.numeric import EXACT
+from sparsetrain.data.schema.columns import candidate_columns
+from sparsetrain.data.values.arrow_values import EXACT
 from sparsetrain.parsing.identity import Texts
 
 _MOST = 16  # number of rows from which encoding by columns is as fast

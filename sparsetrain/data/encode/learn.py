@@ -1,40 +1,162 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit and extend encoders: count values of category columns, or find the largest id.
 
-One pass over the category columns; labels and dense columns are not read, except that the first
-piece of already encoded data is checked for implausible dense values. Extending gives new values
-rows after the existing ones, so no known value changes its row.
+One pass over the category columns; labels and dense columns are not read, except for boundaries to
+learn, and that the first piece of already encoded data is checked for implausible dense values.
+Extending gives new values rows after the existing ones, so no known value changes its row.
+
+Learnt options of derived columns, such as boundaries, are then ordinary options of the encoder's
+schema. Up to `MOST` numbers are all used. Of more, a golden-ratio sequence over their positions
+selects a sample, evenly over the rows and out of step with any period in the data. So the result
+depends only on the numbers and their order, not on how rows are split into pieces. Memory: 16 bytes
+per sampled number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sparsetrain.data.columns.category import Category, blank_categories, with_values
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.columns.category import Category, Settings, blank_categories, with_values
 from sparsetrain.data.columns.counts import ValueCounts
 from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
-from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file
-from sparsetrain.data.encode.learn_derived import Sampling, learn_derived, numbers_in
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.derived_columns import with_derived
+from sparsetrain.data.read.added_columns import (
+    check_sources,
+    learnt_numbers,
+    stored_names,
+    with_derived,
+)
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.tables import names_in
-from sparsetrain.data.schema.columns import check_converted, find_columns, require_row_weights
+from sparsetrain.data.schema.columns import check_known, find_columns, require_columns
+from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.numbers import Numbers, with_buckets
 from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
 
+MOST = 1 << 17  # numbers of a sample: the share of a 32nd of the rows is off by 1 in 60
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio
+
+
+PieceNumbers = Mapping[str, Array]  # of a piece, by derived column
+
+
+def learn_derived(schema: Schema, parts: Sequence[Part]) -> Schema:
+    """Return a schema with its derived columns learnt from the rows of `parts`.
+
+    Raises
+    ------
+    DataError
+        If a number cannot be read, there are no numbers, or rows can be read only once.
+    """
+    sampling = Sampling(schema.to_learn)
+    for numbers in _read(schema.to_learn, parts):
+        sampling.add(numbers)
+    return sampling.learnt(schema, parts[0].location.name)
+
+
+def _read(rules: Mapping[str, Derived], parts: Sequence[Part]) -> Iterator[PieceNumbers]:
+    for part in parts:
+        for name, rule in rules.items():
+            check_sources(part, name, rule)
+            if part.is_stream:
+                raise part.location.error(
+                    f"{rule.of.key} are learnt before all else, and these rows can be read only "
+                    f"once; give a table or files, or {rule.of.learns} in place of {rule.of.key}"
+                )
+        for location, piece in part.pieces(stored_names([*rules], rules, part.schema.names)):
+            yield numbers_in(piece, rules, location)
+
+
+def numbers_in(
+    piece: pa.RecordBatch, rules: Mapping[str, Derived], location: Location
+) -> PieceNumbers:
+    """Return the numbers of a piece that each rule learns from."""
+    return {name: learnt_numbers(rule, piece, location) for name, rule in rules.items()}
+
+
+class Sampling:
+    """Samples of the numbers that rules learn from, piece by piece in the order of the rows."""
+
+    def __init__(self, rules: Mapping[str, Derived]) -> None:
+        self.rules = rules
+        self._samples = {name: _Sample() for name in rules}
+
+    @property
+    def sources(self) -> list[str]:
+        """The columns to read."""
+        return list(dict.fromkeys(rule.source for rule in self.rules.values()))
+
+    def add(self, numbers: PieceNumbers) -> None:
+        """Add the numbers of a piece, as `numbers_in` returns them."""
+        for name, values in numbers.items():
+            self._samples[name].add(values)
+
+    def learnt(self, schema: Schema, where: str) -> Schema:
+        """Return a schema with rules learnt from the samples; `where` is for messages."""
+        learnt = dict(schema.derived)
+        for name, rule in self.rules.items():
+            values = self._samples[name].values()
+            if not len(values) and rule.source not in schema.bins:
+                raise Location(where, column=rule.source).error(
+                    f"no number in it to learn {rule.of.key} of {name}; give {rule.of.learns}, or "
+                    "leave it out"
+                )
+            learnt[name] = rule.learn(values)
+        return replace(schema, derived=learnt)
+
+
+class _Sample:
+    """Numbers sampled by a hash of their position; if there are too many, the sample is halved."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[Array, Array]] = []
+        self._seen = self._kept = 0
+        self._limit = np.uint64(2**64 - 1)
+
+    def add(self, values: Array) -> None:
+        """Add a sample of further numbers (n,)."""
+        places = np.arange(self._seen, self._seen + len(values), dtype=np.uint64) * _GOLDEN
+        self._seen += len(values)
+        self._take(places, values)
+        while self._kept > MOST:
+            self._limit >>= np.uint64(1)
+            places, values = (np.concatenate(part) for part in zip(*self._pieces, strict=True))
+            self._pieces, self._kept = [], 0
+            self._take(places, values)
+
+    def _take(self, places: Array, values: Array) -> None:
+        below = places <= self._limit
+        self._pieces.append((places[below], values[below]))
+        self._kept += int(np.count_nonzero(below))
+
+    def values(self) -> Array:
+        """Return the numbers taken."""
+        return np.concatenate([np.zeros(0), *(values for _, values in self._pieces)])
+
+
 Known = TypeVar("Known", bound=Rules)
+
+
 Bound = Sequence[tuple[Part, Reader]]
+
+
 Sizes = Mapping[str, int] | Sequence[int]
 
 
@@ -47,15 +169,15 @@ def learn(
     known = read_converted(first)
     if known is not None:
         settings.check_converted(known.settings)
-        check_converted(schema, known.schema)
+        check_known(schema, known.schema, "the data are converted", "convert the raw data")
         if numbers in ("quantiles", "logarithms"):
             raise ConfigError(
                 f"numbers={numbers!r} is for raw data, and these are converted: convert the raw "
                 "data with it"
             )
-    for part in opened.parts if schema.weights else ():
+    for part in opened.parts if schema.needed else ():
         names = names_in(source) or part.schema.names  # all columns, not only the useful ones
-        require_row_weights(names, schema, part.location)
+        require_columns(names, schema.needed, "weight", part.location)
     if known is not None:
         bind(known, opened.parts, require_label=False)
         return known
@@ -76,6 +198,11 @@ def read_converted(part: Part) -> Rules | None:
     """Return the encoder in the folder of a converted file; None for other data."""
     path = Path(part.location.name).with_name(ENCODER_FILE)
     return Rules(**read_file(path)) if part.is_converted and path.is_file() else None
+
+
+def encoder_of(part: Part, settings: Settings, schema: Schema) -> Rules:
+    """Return the encoder of a converted part; of other data, a blank one."""
+    return read_converted(part) or blank_encoder(part, settings, schema)
 
 
 def blank_encoder(
@@ -155,7 +282,7 @@ def count_columns(
             if bins is not None:
                 bins.add(numbers_in(piece, bins.rules, location))
             for column, name in zip(features, names, strict=True):
-                found = column.count(piece.column(name), location.of_column(name))
+                found = column.count(piece.column(name), None, location.of_column(name))
                 counts[column.owner].add(found)
     if not rows:  # if the column turns out to hold text
         raise DataError(f"{parts[0][0].location.name}: no rows")

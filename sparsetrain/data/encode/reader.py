@@ -23,29 +23,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data import ids as ids_of
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import FLAG, Number, input_names
 from sparsetrain.data.dense.kind import Dense
-from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.constant_columns import with_constants
-from sparsetrain.data.read.derived_columns import with_derived
-from sparsetrain.data.read.source import Part, encoder_fingerprint
-from sparsetrain.data.schema.column_names import require_columns
+from sparsetrain.data.read.added_columns import with_constants, with_derived
+from sparsetrain.data.read.source import BatchSource, Part, Source, encoder_fingerprint
+from sparsetrain.data.rows import Rows, joined_ids
 from sparsetrain.data.schema.columns import (
     Columns,
     check_same_row_weights,
     describe_labels,
     find_columns,
+    find_labels,
+    require_columns,
     with_row_weights,
 )
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrays import Array, Weight
 from sparsetrain.data.values.arrow_types import is_bag
-from sparsetrain.data.values.label_values import read_labels, read_row_weights
+from sparsetrain.data.values.arrow_values import read_of_rows
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import plain_floats
 from sparsetrain.errors import ConfigError, DataError
 
 Read = Callable[[Any, Location], Array]  # (array (n,), location) -> (n,) float32
@@ -86,13 +84,13 @@ class Reader:
         labels = self.rules.schema.all_labels.values()
         pairs = zip(self.found.labels, labels, strict=True) if self.found.labels else ()
         several = len(labels) > 1
-        return [(n, partial(read_labels, label=label, missing=several)) for n, label in pairs]
+        return [(n, partial(read_of_rows, kind=label, missing=several)) for n, label in pairs]
 
     @property
     def weights(self) -> list[tuple[str, Read]]:
         """Name of the column with row weights, if any, and its reader."""
         name = self.found.row_weights
-        return [(name, read_row_weights)] if name else []
+        return [(name, partial(read_of_rows, kind=Weight()))] if name else []
 
     @cached_property
     def dense(self) -> list[tuple[str, Dense]]:
@@ -105,6 +103,20 @@ class Reader:
         found = self.found
         factors = found.weights or (None,) * len(found.categories)
         return [*zip(found.categories, factors, self.rules.features, strict=True)]
+
+    def columns(
+        self, of_category: Callable[..., Any] = Category.encode
+    ) -> list[tuple[tuple[str | None, ...], Callable[..., Any]]]:
+        """Return the names of each column's arrays, and its reader of these and their location.
+
+        Dense columns are read as numbers, and categories by one of their methods.
+        """
+        single = [*self.labels, *self.weights, *((name, own.read) for name, own in self.dense)]
+        categories = (
+            ((name, factors), partial(of_category, column))
+            for name, factors, column in self.categories
+        )
+        return [*(((name,), read) for name, read in single), *categories]
 
     def encode(self, piece: pa.RecordBatch, location: Location) -> Rows:
         """Encode a record batch; the loader's inner step."""
@@ -124,7 +136,7 @@ class Reader:
         ]
         return Rows(
             dense.T,
-            ids_of.joined(ids),
+            joined_ids(ids),
             (np.stack(labels, axis=1) if len(labels) > 1 else labels[0]) if labels else None,
             weights[0] if weights else None,
         )
@@ -135,7 +147,7 @@ class Reader:
         if not self.is_plain or not self.rules.settings.guesses or not names:
             return
         for location, piece in islice(part.pieces(names), 1):
-            columns = [plain_floats(piece.column(n), location.of_column(n)) for n in names]
+            columns = [c.read(piece.column(n), location.of_column(n))[0] for n, c in self.dense]
             dense = np.array(columns)
             top = dense.max()
             if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
@@ -238,6 +250,28 @@ WEIGHTS = "_weights"  # suffix of the name of a list column's weights
 def label_names(schema: Schema) -> tuple[str, ...]:
     """Return the names of the label columns of converted data."""
     return tuple(schema.labels) if len(schema.labels) > 1 else (LABEL,)
+
+
+def labels_in(schema: Schema, part: Part) -> tuple[str, ...]:
+    """Return the names of the labels that a part should have."""
+    return label_names(schema) if part.is_converted else tuple(schema.all_labels.kinds)
+
+
+def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
+    """Check, without reading rows, that every raw file has the label columns.
+
+    Converted data's encoder checks its own labels later.
+
+    Raises
+    ------
+    DataError
+        If one is missing.
+    """
+    if isinstance(source, BatchSource):
+        return
+    for name, part in {part.location.name: part for part in source.parts}.items():
+        if not part.is_converted:
+            find_labels(part.schema.names, schema, Location(name))
 
 
 def weight_names(rules: Rules) -> tuple[str | None, ...]:

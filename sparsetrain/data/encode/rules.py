@@ -9,10 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparsetrain.data.columns.category import Category
+from sparsetrain.data.columns.category import Category, Settings
 from sparsetrain.data.columns.dense import input_names
 from sparsetrain.data.columns.plain import PlainIds, PlainNumber
-from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
 from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.encoder_state import Fields, fingerprint_of
@@ -137,6 +136,16 @@ class Rules:
     def owners(self) -> tuple[int, ...]:
         """For each category column, the position of its table's owner."""
         return owners_of(self.columns, self.share_embedding)
+
+    @property
+    def known_owners(self) -> tuple[int, ...] | None:
+        """`owners`; None for ids that came already encoded, which may share tables in any way."""
+        return self.owners if self.reserves or self.share_embedding else None
+
+    @property
+    def reserves(self) -> bool:
+        """Whether each column has ids for missing and for rare values."""
+        return all(column.reserves for column in self.features)
 
     @property
     def labels(self) -> dict[str, str | int]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of raw rows: parquet, text files, tables and streams, read piece by piece.
 
-`open_source` dispatches on the kind of data. A `source` has parts, a part has pieces. `files` is
-the table of file formats: `parquet`, and text (`text_blocks`, `text_rows`). `tables` reads tables
-in memory. `derived_columns` and `constant_columns` add columns; `split` divides a source in two.
+`open_source` dispatches on the kind of data, and has the table of file formats. A `source` has
+parts, a part has pieces. Files are `parquet`, or text (`text_blocks`, `text_rows`). `tables` reads
+tables in memory. `added_columns` adds columns; `split` divides a source in two.
 """

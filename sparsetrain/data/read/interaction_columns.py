@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of a log of interactions, by role: user, item, time and rating, from any format."""
+"""Columns of a log of interactions, by role: user, item, time and rating, from any format.
+
+Text with a user and its items in each line is as LightGCN's and BARS's ``train.txt``: fields are
+separated by spaces, and a user without items has no interaction.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,60 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sparsetrain.data.read.files import are_paths, list_files
-from sparsetrain.data.read.open_source import open_rows
+from sparsetrain.data.read.file_systems import open_file
+from sparsetrain.data.read.open_source import are_paths, list_files, open_rows
 from sparsetrain.data.read.parquet import is_parquet
 from sparsetrain.data.read.split import read_times
 from sparsetrain.data.read.tables import names_in
 from sparsetrain.data.read.text_blocks import first_line_of, read_blocks
-from sparsetrain.data.read.user_lists import are_user_lists, read_user_lists
-from sparsetrain.data.schema.column_names import require_column
+from sparsetrain.data.schema.columns import require_column
 from sparsetrain.data.schema.schema import Schema, TextFormat
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import as_plain, is_bag, require_utf8
+from sparsetrain.data.values.arrow_values import NanRule, read_numbers
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import DataError
+
+_SAMPLE = 1 << 16  # the lines in these first bytes decide the format
+
+
+def are_user_lists(file: str) -> bool:
+    """Return whether lines have no names, no delimiter except spaces, and different lengths."""
+    with open_file(file) as opened:
+        head = bytes(opened.read(_SAMPLE))
+    lines = head.split(b"\n")[: -1 if len(head) == _SAMPLE else None]
+    fields = [line.split() for line in lines if line.strip()]
+    if not fields or is_parquet(head[:4]) or any(each in head for each in b"\t,;|"):
+        return False
+    counts = {len(line) for line in fields}
+    return fields[0][0][:1].isdigit() and (len(counts) > 1 or max(counts) > 4)
+
+
+def read_user_lists(files: Sequence[str]) -> dict[str, Any]:
+    """Return users and items (N,), as integers if all are integers."""
+    users, items = [], []
+    for file in files:
+        with open_file(file) as opened:
+            lines = pa.array(opened.read().decode().split("\n"), pa.large_string())
+        lines = pc.utf8_trim_whitespace(lines)
+        lines = lines.filter(pc.greater(pc.utf8_length(lines), 0))
+        fields = pc.utf8_split_whitespace(lines)
+        users.append(pc.list_element(fields, 0).take(pc.list_parent_indices(fields)))
+        first = pa.array(fields.offsets.to_numpy()[:-1])
+        is_item = pc.invert(pc.is_in(pa.array(range(len(users[-1])), first.type), first))
+        users[-1] = users[-1].filter(is_item)
+        items.append(fields.flatten().filter(is_item))
+    return {"user": _plain(pa.concat_arrays(users)), "item": _plain(pa.concat_arrays(items))}
+
+
+def _plain(values: Any) -> Any:
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return values
+
 
 # Role -> its usual column names, in any case, with or without `_`; unnamed columns are in this
 # order.

@@ -1,21 +1,147 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`open_source`: opens every supported kind of input data."""
+"""`open_source`: recognition of every kind of input data.
+
+`FORMATS` is the table of file formats. A name that ends in .parquet is parquet regardless of its
+content, so wrong content is reported. A name with a text suffix is text. Any other file, such as
+Criteo's `day_0`, is recognised by its first bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import fnmatch
+import glob
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.read.files import are_paths, file_parts, list_files
-from sparsetrain.data.read.source import BatchSource, Source
+from sparsetrain.data.read.added_columns import with_partitions
+from sparsetrain.data.read.file_systems import (
+    escaped,
+    files_in,
+    is_url,
+    normalized,
+    open_file,
+    plain_path,
+    suffix_of,
+)
+from sparsetrain.data.read.parquet import is_parquet, parquet_parts
+from sparsetrain.data.read.source import BatchSource, Part, Source
 from sparsetrain.data.read.tables import ONE_COLUMN, is_table, table_source
-from sparsetrain.data.schema.columns import find_labels
+from sparsetrain.data.read.text_blocks import DELIMITERS, is_text
+from sparsetrain.data.read.text_rows import text_parts
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
+
+
+class FileFormat(NamedTuple):
+    """A format: suffixes and first bytes of its files, and the function that cuts them into parts.
+
+    Parts know their number of rows, except in formats that the conversion splits itself, such as
+    text.
+    """
+
+    suffixes: tuple[str, ...]
+    begins: Callable[[bytes], bool]
+    parts: Callable[[str, Schema], Iterable[Part]]
+
+
+FORMATS = (
+    FileFormat((".parquet", ".pq", ".parq"), is_parquet, lambda file, _: parquet_parts(file)),
+    FileFormat(tuple(DELIMITERS), is_text, text_parts),
+)
+
+
+# First bytes of files that cannot be read: their format, and advice.
+_FOREIGN_FORMATS = {
+    b"PK\x03\x04": ("a zip archive", "unpack it first"),
+    b"\x93NUMPY": ("a NumPy array", "give its batches to the library, or write it as parquet"),
+    b"\x89HDF": ("an HDF5 file", "write its columns as parquet"),
+    b"ARROW1": ("an Arrow file", "give the library its table, or write it as parquet"),
+    b"ORC": ("an ORC file", "write it as parquet"),
+}
+
+
+def are_paths(data: Any) -> bool:
+    """Return whether `data` is a path or a sequence of paths."""
+    if isinstance(data, (str, os.PathLike)):
+        return True
+    return isinstance(data, (list, tuple)) and all(
+        isinstance(item, (str, os.PathLike)) for item in data
+    )
+
+
+def list_files(paths: Any) -> list[str]:
+    """Return the files of paths, folders and patterns, in this order."""
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not given:
+        raise DataError("no path given, and no rows: the list is empty")
+    return [file for path in given for file in _files(normalized(path))]
+
+
+def file_parts(file: str, schema: Schema) -> Iterator[Part]:
+    """Open a file of any format; an unreadable file is opened as parquet, for its error message."""
+    try:
+        with open_file(file) as stream:
+            head = stream.read(4096)
+    except (OSError, DataError):
+        head = b""
+    for magic, (what, fix) in _FOREIGN_FORMATS.items():
+        if head.startswith(magic):
+            raise DataError(f"{file}: is {what}; {fix}")
+    named = (form for form in FORMATS if suffix_of(file) in form.suffixes)
+    begun = (form for form in FORMATS if form.begins(head))
+    parts = next(chain(named, begun, FORMATS)).parts(file, schema)
+    yield from map(with_partitions, parts) if "=" in plain_path(file) else parts
+
+
+def _files(path: str) -> Iterator[str]:
+    """Yield the files of one path, folder or pattern."""
+    inside = files_in(path)
+    if inside is not None:
+        yield from _data_files(path, inside)
+    elif is_url(path) and "*" in path:
+        folder = path[: path.rindex("/", 0, path.index("*"))]
+        found = [
+            file
+            for file in files_in(folder) or ()
+            if fnmatch.fnmatchcase(file, path) or fnmatch.fnmatchcase(unquote(file), path)
+        ]
+        if not found:
+            raise DataError(f"{path}: the pattern matches no file")
+        yield from found
+    elif not is_url(path) and not os.path.lexists(path) and glob.has_magic(path):
+        found = sorted(glob.glob(path, recursive=True))
+        if not found:
+            raise DataError(f"{path}: the pattern matches no file")
+        for match in found:
+            yield from _files(match)
+    elif os.path.exists(path) and not os.path.isfile(path):
+        raise DataError(f"{path}: is a pipe or a device; write its rows to a file first")
+    else:
+        yield path
+
+
+def _data_files(path: str, inside: list[str]) -> list[str]:
+    base = escaped(path) if is_url(path) else os.path.normpath(path)
+    names = (file[len(base) :] if file.startswith(base) else file for file in inside)
+    files = [file for file, name in zip(inside, names, strict=True) if _is_data(name)]
+    for form in FORMATS:
+        found = [file for file in files if suffix_of(file) in form.suffixes]
+        if found:
+            return found
+    *first, last = (f"*{suffix}" for form in FORMATS for suffix in form.suffixes)
+    known = f"{', '.join(first)} or {last}"
+    raise DataError(f"{path}: the folder holds no {known} file; give a file or a folder of them")
+
+
+def _is_data(file: str) -> bool:
+    """Skip files that writers put beside their data, such as `_metadata` or partial files."""
+    return not any(part.startswith(("_", ".")) for part in file.split("/"))
 
 
 def open_source(
@@ -110,23 +236,6 @@ _FOREIGN = {
 def _criteo() -> Schema:
     """Return the default schema; constructing it each time takes longer than opening a batch."""
     return Schema()
-
-
-def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
-    """Check, without reading rows, that every raw file has the label columns.
-
-    Converted data's encoder checks its own labels later.
-
-    Raises
-    ------
-    DataError
-        If one is missing.
-    """
-    if isinstance(source, BatchSource):
-        return
-    for name, part in {part.location.name: part for part in source.parts}.items():
-        if not part.is_converted:
-            find_labels(part.schema.names, schema, Location(name))
 
 
 def _not_empty(source: Source) -> Source:

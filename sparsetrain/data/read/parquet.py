@@ -25,12 +25,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from sparsetrain.data.atomic_write import read_json
 from sparsetrain.data.read.file_systems import is_url, open_file, size_and_time
 from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
 from sparsetrain.data.values.arrow_types import TEXT, is_bag, kind_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
+from sparsetrain.system.file_locks import read_json
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _DICTIONARY = (

@@ -27,8 +27,9 @@ from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part, Source, with_numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_values import NanRule, exact_integers, read_numbers
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, exact_integers, read_numbers, to_microseconds
+from sparsetrain.data.values.moments import to_microseconds
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number, require_int
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from sparsetrain.data.read.source import PIECE_ROWS, Part, Source
-from sparsetrain.data.schema.column_names import candidate_columns, require_column, require_columns
+from sparsetrain.data.schema.columns import candidate_columns, require_column, require_columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, element, is_bag, kind_of
 from sparsetrain.data.values.location import Location, RowError

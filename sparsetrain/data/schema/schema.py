@@ -179,6 +179,11 @@ class Schema(
         return {n: kind.column(n, option) for kind, named in each for n, option in named.items()}
 
     @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns that training data must have beside features and labels."""
+        return (self.weights,) if self.weights else ()
+
+    @property
     def share_embedding(self) -> dict[str, str]:
         """From each column without a table of its own to its table's owner."""
         pairs = ((name, rule.share_embedding) for name, rule in self.columns.items())

@@ -22,12 +22,20 @@ import pyarrow as pa
 
 from sparsetrain.data.batch import Batch, Position
 from sparsetrain.data.columns.bags import with_distinct
-from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.id_shares import Share, ShareMeter, warn_of_unknown
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
+from sparsetrain.data.rows import (
+    PermutedRows,
+    Rows,
+    Share,
+    ShareMeter,
+    first_rows,
+    regroup,
+    skip_rows,
+    warn_of_unknown,
+)
 from sparsetrain.data.stream.shuffle import shuffled, windows
 from sparsetrain.data.stream.threads import ordered_map, prefetched
 from sparsetrain.data.values.checksum import crc32_of
@@ -268,12 +276,12 @@ class Dataset:
                 held is not None
             ):  # one batch late, since only the next batch shows which is the last
                 position = Position(position.epoch, position.row + held.size, position.batch + 1)
-                yield held.batch()._at(position)
+                yield Batch._of(held)._at(position)
             held = group
         if held is None and plan.start.row == 0:  # of text that shows only now
             raise DataError(f"{self._source.name}: no rows")
         if held is not None and not (drop_last and held.size < plan.batch_size):
-            yield held.batch()._at(Position(position.epoch + 1))
+            yield Batch._of(held)._at(Position(position.epoch + 1))
 
     def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[PermutedRows]:
         """Yield windows."""

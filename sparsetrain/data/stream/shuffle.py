@@ -16,9 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows
-from sparsetrain.data.ids import concat
 from sparsetrain.data.ragged import Ragged
+from sparsetrain.data.rows import PermutedRows, Rows, concat_ids
 from sparsetrain.data.values.arrays import Array
 
 
@@ -61,7 +60,7 @@ class _Window:
     def rows(self) -> Rows:
         """Return all rows; views, except for bags."""
         found = {name: array[: self.size] for name, array in self._arrays.items()}
-        ids = concat(self._bags) if self._bags else found["ids"]
+        ids = concat_ids(self._bags) if self._bags else found["ids"]
         return Rows(found["dense"], ids, found.get("labels"), found.get("weights"))
 
 

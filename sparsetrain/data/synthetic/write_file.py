@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from sparsetrain.data.atomic_write import atomic_write, remove_temporaries
 from sparsetrain.data.synthetic.ceiling import CeilingMeter, Truth
 from sparsetrain.data.synthetic.sample import CATEGORIES, INTEGERS
 from sparsetrain.errors import DataError, first_line
+from sparsetrain.system.file_locks import atomic_write, remove_temporaries
 
 SCHEMA = pa.schema(
     [("label", pa.int32())]

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.errors import DataError, first_line
+from sparsetrain.labels import Label, Real
+from sparsetrain.labels.label import not_finite
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
 
 # Kinds of dtypes that may hold real numbers; object columns come from pandas and lists.
 _NUMBERS = "biufO"
@@ -92,3 +95,47 @@ def to_weights(value: object, what: str, count: int) -> Array:
         entry = int(np.argmin(np.isfinite(weights)))
         raise DataError(f"{what}: entry {entry} is not finite")
     return as_readonly(weights)
+
+
+NUMBER = Real()  # for a label before its kind is known
+
+
+class Weight:
+    """The kind of a row's weight, with the checks that a `Label` has."""
+
+    def bad(self, values: Array) -> Array:
+        """Return which numbers are not finite in float32, or below 0."""
+        return not_finite(values) | (values < 0)
+
+    def describe_bad(self, number: float, shown: object) -> str:
+        """Describe the error in a weight."""
+        if np.isnan(number):
+            return "the weight is null or NaN; drop the row or give it one"
+        return f"the weight is {shown}; it must be a finite number of 0 or more"
+
+
+Kind = Label | Weight
+
+
+def of_rows(value: object, what: str, kind: Kind, num_rows: int, *, several: bool = False) -> Array:
+    """Return a number for each row as (B,) float32, all of their kind.
+
+    With `several` there may be T for each row, (B, T), with NaN where one is missing.
+    """
+    array = as_array(value, what)
+    is_matrix = several and array.ndim == 2 and array.shape[1] > 1
+    if array.shape[:1] != (num_rows,) or not (array.ndim == 1 or is_matrix):
+        more = f"; of T {what} they are ({num_rows}, T)" if several else ""
+        raise DataError(
+            f"{what} must be ({num_rows},) as dense has it, their shape is {array.shape}{more}"
+        )
+    numbers = to_float32(array, what)
+    bad = kind.bad(numbers)
+    if is_matrix:
+        bad &= ~np.isnan(numbers)
+    if bad.any():
+        where = tuple(np.argwhere(bad)[0])
+        raise DataError(
+            f"{what}: row {where[0]}: {kind.describe_bad(numbers[where], array[where])}"
+        )
+    return as_readonly(numbers)

@@ -1,27 +1,159 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow arrays of categories as the integers or texts that the key kernel reads, and back."""
+"""Arrow columns as numbers, and categories as the integers or texts that the key kernel reads.
+
+Numbers are float64 with a mask of missing ones, from any numeric or text type; dates and timestamps
+are seconds since 1970. In text, `''` is missing, and `true` and `false` in any case are 1 and 0. A
+null is always missing, a NaN only under `NanRule("missing")`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from sparsetrain.data.values import arrow_types
-from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import (
-    EXACT,
-    NanRule,
-    exact_integers,
-    fill_nulls,
-    to_microseconds,
+from sparsetrain.data.values.arrays import (
+    Array,
+    Kind,
 )
+from sparsetrain.data.values.arrow_types import fill_nulls, require_utf8
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.moments import SHOWN, to_microseconds
+from sparsetrain.errors import ConfigError
 from sparsetrain.parsing.identity import Texts
+
+
+@dataclass(frozen=True)
+class NanRule:
+    """Treatment of NaN: refused ("error"), or a null ("missing"), as in pandas."""
+
+    name: str = "error"
+
+    def __post_init__(self) -> None:
+        if self.name not in ("error", "missing"):
+            raise ConfigError(f"nan is {self.name!r}; it must be 'error' or 'missing'")
+
+    def split(self, array: Any, location: Location) -> tuple[Array, Array]:
+        """Return a numeric array as (n,) float64, 0 where missing, and a mask of missing values."""
+        stored, missing = fill_nulls(array)
+        values = stored.astype(np.float64)
+        finite = np.isfinite(values) if stored.dtype.kind == "f" else np.True_
+        if finite.all():
+            return values, missing
+        bad: Any = np.isinf(values) if self.name == "missing" else ~finite
+        location.refuse(bad, lambda row: _reason(values[row]))
+        return np.where(finite, values, 0.0), missing | ~finite
+
+
+def _reason(value: float) -> str:
+    if np.isinf(value):
+        return "the value is infinite; replace it by a null or a number"
+    return (
+        "the value is NaN; if it stands for a missing value, give a null (None), or learn the "
+        "encoding with nan='missing'"
+    )
+
+
+_NULLS = ("null", "none", "na", "n/a", "\\n", "-", "?")
+EXACT = float(2**53)  # from here on a float cannot represent every integer
+_FIRST = 64  # number of first rows of text that are tried separately
+
+
+def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, Array]:
+    """Return values (n,) float64, 0 where missing, and a mask (n,) of missing values."""
+    array = arrow_types.as_plain(array)
+    if arrow_types.kind_of(array.type) == arrow_types.TEXT:
+        array = _parsed(array, location)
+    elif arrow_types.kind_of(array.type) == arrow_types.MOMENT:
+        microseconds, missing = fill_nulls(to_microseconds(array, location))
+        return microseconds / 1e6, missing
+    return nan.split(array, location)
+
+
+def plain_floats(array: Any, location: Location, kind: str) -> Array:
+    """Return numbers (n,) as float32, without a transformation; `kind` is for error messages."""
+    if pt.is_float32(array.type) and not array.null_count:
+        stored: Array = array.to_numpy()
+        if np.isfinite(stored).all():
+            return stored
+    values, missing = read_numbers(array, NanRule("missing"), location)
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+    words = {True: "null or NaN", False: "too large for float32"}
+    location.refuse(
+        missing | ~np.isfinite(values),
+        lambda row: f"the value is {words[bool(missing[row])]} {kind}",
+    )
+    return values
+
+
+def exact_integers(array: Any) -> tuple[Array, Array] | None:
+    """Return integers (n,), 0 where missing, and a mask of missing ones; None if not integers.
+
+    `read_numbers` rounds those from 2**53 on. Text and decimals that are integers count as such.
+    """
+    array = arrow_types.as_plain(array)
+    if pt.is_integer(array.type):
+        return fill_nulls(array)
+    if arrow_types.kind_of(array.type) == arrow_types.TEXT:
+        array = array.cast(pa.large_binary())
+        array = pc.if_else(pc.equal(pc.binary_length(array), 0), None, array)
+        if pc.any(pc.match_substring(array, b"x", ignore_case=True)).as_py():
+            return None  # Arrow reads 0x10 as an integer
+        array = array.cast(pa.large_string(), safe=False)
+    elif not pt.is_decimal(array.type):
+        return None
+    for type_ in (pa.int64(), pa.uint64()):
+        try:
+            return fill_nulls(array.cast(type_))
+        except pa.ArrowInvalid:
+            continue
+    return None
+
+
+def _parsed(array: Any, location: Location) -> Any:
+    require_utf8(array, location, bytes_too=True)
+    text = array.cast(pa.large_string())
+    text = pc.if_else(pc.equal(pc.binary_length(text), 0), pa.scalar(None, text.type), text)
+    try:
+        return _as_floats(text)
+    except pa.ArrowInvalid:
+        text = _without_booleans(text)
+    try:
+        return _as_floats(text)
+    except pa.ArrowInvalid:
+        row, value = next((i, v) for i, v in enumerate(text.to_pylist()) if not _is_number(v))
+        fix = "; if it stands for a missing value, list it in a schema, [text] null"
+        advice = fix if value.lower() in _NULLS else ""
+        raise location.error(f"{value[:SHOWN]!r} is not a number{advice}", row) from None
+
+
+def _as_floats(text: Any) -> Any:
+    """Cast text; Arrow formats an error for every bad value, so a few rows are tried first."""
+    text[:_FIRST].cast(pa.float64())
+    return text.cast(pa.float64())
+
+
+def _without_booleans(text: Any) -> Any:
+    """Replace booleans in texts by 1 and 0."""
+    lower = pc.utf8_lower(text)
+    for word, digit in (("true", "1"), ("false", "0")):
+        text = pc.if_else(pc.equal(lower, word), pa.scalar(digit, text.type), text)
+    return text
+
+
+def _is_number(value: str | None) -> bool:
+    try:
+        pa.scalar(value, pa.large_string()).cast(pa.float64())
+        return True
+    except pa.ArrowInvalid:
+        return False
 
 
 class Integers(NamedTuple):
@@ -123,3 +255,19 @@ _READERS: dict[str, Callable[[Any, NanRule, Location], Integers | Texts]] = {
     arrow_types.MOMENT: _from_moments,
     arrow_types.EMPTY: _from_integers,
 }
+
+
+def read_of_rows(array: Any, location: Location, kind: Kind, missing: bool = False) -> Array:
+    """Return (n,) float32 from integers, floats, booleans or texts of these, all of their kind.
+
+    With `missing`, nulls and NaN are NaN; otherwise they are refused.
+    """
+    values, absent = read_numbers(array, NanRule("missing"), location)
+    values = np.where(absent, np.nan, values) if absent.any() else values
+    # Checked before float32 can round a number to a whole one.
+    bad = kind.bad(values)
+    if missing:
+        bad &= ~np.isnan(values)
+    location.refuse(bad, lambda row: kind.describe_bad(values[row], f"{values[row]:g}"))
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)

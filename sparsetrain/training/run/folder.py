@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import checkpoint
-from sparsetrain.data.atomic_write import write_json
 from sparsetrain.errors import CheckpointError
 from sparsetrain.system.argument_checks import require_int, require_path
+from sparsetrain.system.file_locks import write_json
 from sparsetrain.system.regular_files import read_regular_file
 from sparsetrain.training.run.checkpoints import (
     POINTERS,
