@@ -107,7 +107,7 @@ class ClickModel(Model):
     """
 
     _options_of_all = ("table_dtype", "label_weights", "pooling")
-    deviation = 0.01  # of the initial vectors of numbers, as in libFM
+    deviation = 0.05  # deviation of the initial vectors of numbers
     takes_any_width = False
     num_weights = 0  # number of first-order weights before each vector
 

@@ -17,7 +17,6 @@ from sparsetrain.models.arguments import check_widths
 from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.fields import flat
-from sparsetrain.models.initialize import Draw, normal
 from sparsetrain.models.interaction.selection import (
     CROSS_OPTIONS,
     Interaction,
@@ -102,15 +101,6 @@ class DLRM(ClickModel):
         self._config |= {**hidden, **crossing}
         widths = [width, *hidden["top"], self.num_logits]
         self.top = MLP(widths, last_relu=False, **between)
-
-    def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
-        """As in `Model`; with vectors of numbers, tables begin normal with their deviation.
-
-        The paper's initial rows of small tables are large, and training recovers slowly from them.
-        With scaled numbers tables begin as in the paper.
-        """
-        draw, seed = super().draw_of_table(table, shape)
-        return (normal(self.deviation) if self.numbers else draw), seed
 
     def __repr__(self) -> str:
         config = self.config()

@@ -26,6 +26,7 @@ from sparsetrain.models.layers import MLP
 from sparsetrain.models.model import Model
 from sparsetrain.models.numbers import columns
 
+DEVIATION = 0.01
 _OF_ALL = ("dim", *ClickModel._options_of_all)
 
 
@@ -49,6 +50,7 @@ class FieldModel(ClickModel):
     """
 
     has_weights = False
+    deviation = DEVIATION
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class FieldModel(ClickModel):
         self.num_fields = self.num_dense + self.num_embedded
         if self.num_dense:
             self.dense_fields = nn.Parameter((self.num_dense, self.vector_width))
-            self.dense_fields.attrs["deviation"] = self.deviation
+            self.dense_fields.attrs["deviation"] = DEVIATION
         if self.has_weights:
             self.bias = nn.Parameter((self.num_labels,))
             self.bias.attrs["initial"] = 0.0
@@ -83,7 +85,7 @@ class FieldModel(ClickModel):
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
         """As in `Model`."""
-        return normal(self.deviation), super().draw_of_table(table, shape)[1]
+        return normal(DEVIATION), super().draw_of_table(table, shape)[1]
 
     def fields(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense), (B, F + N, D) -> (B, M, D); concatenated (B, W) -> (B, W')."""

@@ -247,12 +247,3 @@ def test_the_command_trains_with_them(tmp_path, capsys):
     config = st.load(run).model.config()
     assert config["numbers"] == "piecewise" and config["missing_flags"]
     assert all(config["number_bins"])
-
-
-def test_tables_of_a_dlrm_begin_as_small_as_its_vectors_of_numbers():
-    rest = {"num_dense": 1, "dim": 4, "bottom": (8,), "top": (8,)}
-    binned = {"numbers": "binned", "number_bins": [[0.0]]}
-    for options, deviation in (({}, 2000**-0.5 / 3**0.5), (binned, 0.01)):
-        trainer = st.Trainer(st.models.DLRM([2000], **rest, **options), "sgd", target="cpu")
-        table = as_numpy(trainer.params["embeddings.width4.weight"])
-        assert table.std() == pytest.approx(deviation, rel=0.05)
