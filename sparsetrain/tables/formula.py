@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import tvm
@@ -246,3 +246,43 @@ class KernelSpec(NamedTuple):
         if self.decay == "decoupled":
             weight = weight * h.keep
         return weight, gradient
+
+
+class Rule(Protocol):
+    """The part of an optimizer's rule that describes a row's missed steps."""
+
+    @property
+    def spec(self) -> KernelSpec:
+        """The spec of the kernels."""
+
+    @property
+    def has_last(self) -> bool:
+        """Whether rows have the slot `last`."""
+
+    @property
+    def dense(self) -> bool:
+        """Whether every row is updated in every step."""
+
+    @property
+    def max_replayed_steps(self) -> int | None:
+        """Most steps to replay for a row, one by one."""
+
+
+class Range(Protocol):
+    """Rows [first, end) that follow one rule; `names` are the tables in it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Tables in these rows."""
+
+    @property
+    def first(self) -> int:
+        """The first row."""
+
+    @property
+    def end(self) -> int:
+        """The end of the rows."""
+
+    @property
+    def rule(self) -> Rule:
+        """Rules of a step."""

@@ -11,10 +11,11 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError
 from sparsetrain.runtime.tensors import editable_numpy
+from sparsetrain.tables.formula import Range, Rule
 from sparsetrain.tables.replay import History
 from sparsetrain.tables.slots import LAST, UNTOUCHED
 from sparsetrain.tables.state_dict import HISTORY
-from sparsetrain.tables.table import Range, Rule, Table
+from sparsetrain.tables.table import Table
 
 MISSED = "missed"  # manifest entry: the tables and the base of each saved history
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,51 +26,11 @@ from sparsetrain.runtime.tensors import reshape_view, target_of, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan, rows_below, same_ids
 from sparsetrain.tables import replay
-from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.formula import KernelSpec, Range, Rule
 from sparsetrain.tables.replay import History
 from sparsetrain.tables.slots import LAST, UNTOUCHED, Span, Target, matrix_shape
 
 FOREVER = 2**31 - 1  # no limit
-
-
-class Rule(Protocol):
-    """The part of an optimizer's rule that describes a row's missed steps."""
-
-    @property
-    def spec(self) -> KernelSpec:
-        """The spec of the kernels."""
-
-    @property
-    def has_last(self) -> bool:
-        """Whether rows have the slot `last`."""
-
-    @property
-    def dense(self) -> bool:
-        """Whether every row is updated in every step."""
-
-    @property
-    def max_replayed_steps(self) -> int | None:
-        """Most steps to replay for a row, one by one."""
-
-
-class Range(Protocol):
-    """Rows [first, end) that follow one rule; `names` are the tables in it."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Tables in these rows."""
-
-    @property
-    def first(self) -> int:
-        """The first row."""
-
-    @property
-    def end(self) -> int:
-        """The end of the rows."""
-
-    @property
-    def rule(self) -> Rule:
-        """Rules of a step."""
 
 
 class Table:
