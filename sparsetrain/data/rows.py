@@ -29,7 +29,7 @@ Ids = Array | tuple[Ragged, ...]
 
 
 def joined_ids(features: Sequence[Array | Ragged]) -> Ids:
-    """Return the ids of all features; if one has bags, all are bags, and weighted if one is."""
+    """Join the ids of all features; if any has bags, all get bags, and likewise for weights."""
     if not any(isinstance(ids, Ragged) for ids in features):
         return np.stack(features).T  # type: ignore[arg-type]  # each feature contiguous
     bags = [ids if isinstance(ids, Ragged) else one_each(ids) for ids in features]

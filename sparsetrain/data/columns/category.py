@@ -113,7 +113,7 @@ class Category:
     owner : str
         Name of the column that owns its table: its own name, unless it shares a table.
     rule : ColumnRule
-        Its own settings.
+        Its settings in the schema.
     is_bag : bool
         Whether it held lists when it was fitted.
     is_unsigned : bool

@@ -69,7 +69,7 @@ class Number(Dense):
 
     @property
     def law(self) -> Law:
-        """Its inputs in an exported model."""
+        """How an exported model computes its inputs."""
         if self.linear is None:
             return Law("log", self.fill)
         return Law("linear", self.linear.center, self.linear.center, self.linear.scale)
@@ -137,8 +137,6 @@ def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
     """Compute the columns' inputs from numbers (n, F) float64, NaN where missing.
 
     Return None if an input is too large for float32.
-
-    None if one is too large for float32.
     """
     missing = np.isnan(values)
     filled = np.where(missing, columns[0].fill if columns else 0.0, values)

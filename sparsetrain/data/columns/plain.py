@@ -88,7 +88,7 @@ class PlainNumber(Dense):
 
     @property
     def law(self) -> Law:
-        """Its inputs in an exported model."""
+        """How an exported model computes its inputs."""
         return Law()
 
     @property

@@ -232,7 +232,7 @@ def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:
     """Keep ids below the first bucket; replace others by the bucket that the hash selects."""
     buckets = max(1, (max_rows - FIRST) // _BUCKET_SHARE)
     own = max_rows - buckets
-    # Unsigned before the remainder, so that no hash can give a negative bucket.
+    # The hash stays unsigned in the remainder, so that no bucket is negative.
     bucket = own + (hashes % np.uint64(buckets)).astype(np.int64)
     return np.where(ids < own, ids, bucket)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Job`: the arguments of one conversion; its input in chunks, and their good rows.
 
-Chunks depend only on the input, not on memory, workers or earlier runs. A chunk is a run of row
-groups of one parquet file, or a block of lines of a text file. A text file cannot be read from the
-middle, so a block's lines are read while chunking and are part of the chunk.
+Chunks depend only on the input, not on memory, workers or earlier runs. A chunk is a sequence of
+row groups of one parquet file, or a block of lines of a text file. A text file cannot be read from
+the middle, so a block's lines are read while chunking and are part of the chunk.
 
 A row is bad if the strict reader refuses it; encoding accepts all other rows. Both passes find bad
 rows by calling a column's reader again on the rows before and after each refused row. That is slow
@@ -51,7 +51,7 @@ class Progress(Protocol):
     """Callback that reports the progress of a pass."""
 
     def __call__(self, what: str, rows: int, done: float) -> None:
-        """Report that pass `what` read `rows` more rows, and its completed share `done`.
+        """Report that pass `what` has read `rows` more rows, and is complete to the share `done`.
 
         Work of an earlier run counts only in `done`.
         """

@@ -111,7 +111,8 @@ Statistics = Counter[tuple[str, str]]
 class _Found(NamedTuple):
     """Facts about a chunk besides the counts of its values."""
 
-    statistics: Statistics  # also bad rows, ("bad", column), and lines, ("bad", "fields")
+    # Further keys: ("bad", column) for bad rows, and ("bad", "fields") for lines that are not rows.
+    statistics: Statistics
     bad: list[dict[str, Any]]
     input_bytes: float
     numbers: Sequence[PieceNumbers] = ()  # of each piece, to learn bins from
@@ -183,8 +184,6 @@ def _read(
     """Return the facts about all chunks, with some of the bad rows, and each chunk's row count.
 
     Also add the numbers of all chunks to `bins`.
-
-    Their numbers are added to `bins`.
     """
     seen, done = Statistics(), 0.0
     total = _bytes_in(inputs)

@@ -64,7 +64,7 @@ class Vector(Dense):
 
     @property
     def law(self) -> Law:
-        """Its inputs in an exported model."""
+        """How an exported model computes its inputs."""
         return Law(size=self.length)
 
     def check_type(self, type_: pa.DataType, location: Location) -> None:

@@ -34,8 +34,6 @@ def encode_few(rules: Rules, data: Any) -> Batch | None:
     """Encode a few rows: a list of dicts, a dict of lists, a frame or an Arrow table.
 
     Return None if they must be encoded by columns.
-
-    None if they must be encoded by columns.
     """
     if not rules.takes_values:
         return None

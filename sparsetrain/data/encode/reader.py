@@ -110,8 +110,6 @@ class Reader:
         """Return each column's array names, and a function that reads these arrays and a location.
 
         Dense columns are read as numbers, categories by `of_category`, a method of `Category`.
-
-        Dense columns are read as numbers, and categories by one of their methods.
         """
         single = [*self.labels, *self.weights, *((name, own.read) for name, own in self.dense)]
         categories = (

@@ -88,7 +88,7 @@ class Rules:
 
     @property
     def rows(self) -> list[int]:
-        """Row count of each category column's table, including the two reserved rows of raw data."""
+        """Row count of each category column's table, including the reserved rows of raw data."""
         return [column.rows for column in self.features]
 
     @property

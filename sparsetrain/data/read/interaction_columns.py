@@ -34,8 +34,8 @@ _SAMPLE = 1 << 16  # the lines in these first bytes decide the format
 def are_user_lists(file: str) -> bool:
     """Return whether each line has a user and all their items, by the first lines of a file.
 
-    There are then no names, no delimiters except spaces, and lines of different or great
-    lengths."""
+    Such lines have no names, only spaces as delimiters, and different lengths or over four fields.
+    """
     with open_file(file) as opened:
         head = bytes(opened.read(_SAMPLE))
     lines = head.split(b"\n")[: -1 if len(head) == _SAMPLE else None]

@@ -97,7 +97,7 @@ def split_time(
 ) -> tuple[Source, Source]:
     """Split by a time column: the second source gets the rows at `at` and later.
 
-    Row groups with statistics on one side of the split are not read.
+    Row groups that are on one side of the split, by their statistics, are not read to split them.
 
     Parameters
     ----------

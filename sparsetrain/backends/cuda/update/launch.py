@@ -128,7 +128,7 @@ def update_dense_(
     height, width = matrix_shape(target.param.shape)
     numbers, size = [*rows, begin], prod(map(int, gradient.shape))
     shape = size // width, width
-    if is_flat(spec, format_of(str(target.param.dtype))):  # one row of all elements
+    if is_flat(spec, format_of(str(target.param.dtype))):  # view all elements as one row
         numbers = [number * width for number in numbers]
         height, width, shape = 1, height * width, (1, size)
     _dense_kernel(target_of(target.param), spec, str(target.param.dtype))(

@@ -223,8 +223,6 @@ def catch_up_kernel(
     """Build the kernel that brings rows up to step `now`; one thread replays one row.
 
     The arguments are as in `replay.catch_up_kernel`, but `replayed` has an entry for each block.
-
-    A thread replays a whole row.
     """
     with kernel() as built:
         segments, table, steps, strips = extents(4)
