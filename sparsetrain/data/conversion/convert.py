@@ -235,7 +235,8 @@ def _convert(job: Job, state: dict[str, Any]) -> None:
         return
     if "files" not in state:
         write_json(job.state, state)
-    (job.out / DATASET_FILE).unlink(missing_ok=True)  # a finished result that lost files
+    # A `dataset.json` here describes a finished result that has since lost files.
+    (job.out / DATASET_FILE).unlink(missing_ok=True)
     inputs = open_inputs(job.files, job.blank, job.label)
     if "files" in state:
         encoder = job.known or Rules(**read_file(job.out / ENCODER_FILE))

@@ -103,8 +103,8 @@ _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in 
 _CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
 
 
-# Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels, ("positive",
-# "").
+# Counts of rows. Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels,
+# ("positive", "").
 Statistics = Counter[tuple[str, str]]
 
 

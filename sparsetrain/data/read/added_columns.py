@@ -109,7 +109,7 @@ class Constants:
     """Reader of a file's columns, and of constant columns."""
 
     inner: Any  # reads the file's columns
-    first: Sequence[str]  # any column of the file, for the number of rows
+    first: Sequence[str]  # a column of the file, read only for its number of rows
     values: Mapping[str, pa.Scalar]
 
     def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
