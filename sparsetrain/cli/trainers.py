@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainers: new from settings, resumed from a run, or started from a saved run.
+"""Trainers of the command line: built from settings, resumed, or started from a saved run.
 
-Held-out rows are read as soon as the encoder exists, so that a bad row fails before training.
+Held-out rows are read as soon as the encoder exists, so that a bad row stops the command before
+training.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _resume(run: EarlierRun) -> st.Trainer:
 
 
 def _start(run: EarlierRun, data: Rows) -> st.Trainer:
-    """Return the saved run's trainer (its best with early stopping), with rows for new values."""
+    """Load a saved run's trainer (its best with early stopping), and add rows for new values."""
     trainer = load(run, "auto")
     note(f"starting from step {trainer.steps:,} of {run.folder}")
     if trainer.encoder is None:
@@ -90,7 +91,7 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
 
     paths = data.whole
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    # A folder with parquet and text reads only parquet; the number of files shows this.
+    # If a folder has both parquet and text files, only parquet is read; the file count shows this.
     count = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""
     converted = all(os.path.isfile(os.path.join(path, "dataset.json")) for path in paths)
     doing = "taking" if converted else "learning"
@@ -104,7 +105,8 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     else:
         encoder = st.data.Encoder.fit(data.train, **encoding)
     if data.train is not data.whole and not encoder.reserves:
-        # Encoded data only determine the rows of tables, which held-out rows need too.
+        # Already encoded data only determine table sizes, and tables must hold the held-out ids
+        # too.
         encoder = st.data.Encoder.fit(paths, **encoding)
     note(f"layout: {encoder.layout}")
     if encoder.schema.weights is not None:
@@ -142,12 +144,12 @@ def _build(settings: Settings, encoder: st.data.Encoder, interactions: int) -> s
 
 
 def with_parts(settings: Settings, is_new: bool) -> Settings:
-    """Set the number of parts that processes cut a batch into, for a later resume.
+    """Return settings with the number of parts of a batch, which a resumed run keeps.
 
     Raises
     ------
     ConfigError
-        If a new run has both parts and micro-batches.
+        If a new run sets both `train.parts` and `optimizer.accumulate`.
     """
     if is_new and settings.train.parts is not None and settings.optimizer.accumulate > 1:
         raise ConfigError(
@@ -181,7 +183,7 @@ def _group(settings: Settings) -> Any:
 
 
 def _accumulate(settings: Settings) -> int:
-    """Return the parts of a batch in one process; several processes use `train.parts`."""
+    """Return the number of micro-batches; 1 if `train.parts` already cuts the batch."""
     return settings.optimizer.accumulate if settings.train.parts is None else 1
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases of a comparison: a sweep over the rows of a table, and the user's own tables.
 
-The user's tables are one for each categorical column of a file, or for each row count, and all of
-them together in one array, as in a model. A bag is measured as single lookups, as many as the
-smallest batch has.
+The user's tables are given by the categorical columns of a file or by row counts. Each table is a
+case, and all tables together in one array, as in a model, are one more. Bags are measured as single
+lookups, in each step as many as the batch with the fewest ids has.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sweep(base: Case, formulas: Sequence[str] = ("sgd", "adagrad")) -> Planned:
 
 
 def tables_of_rows(rows: Mapping[str, int], base: Case) -> Planned:
-    """Return a case for each table of a model, by its name, with random ids."""
+    """Return a case with random ids for each table, given the tables' row counts by name."""
     cases = [replace(base, rows=count, label=name) for name, count in rows.items()]
     return _with_all_together([(case, [*case.draw_ids(WARM + _STEPS)]) for case in cases])
 
@@ -122,7 +122,7 @@ def _looked_up(batches: Sequence[Batch], encoder: Encoder, table: str) -> Ids:
 
 
 def _column(batches: Sequence[Batch], feature: int) -> Ids:
-    """Return the ids of one feature in each batch, resized to one length."""
+    """Return the ids of one feature in each batch, cut to the shortest length (at least 1)."""
     flat = [_ids(batch.ids, feature) for batch in batches]
     length = max(1, min(map(len, flat)))
     return [np.resize(ids, length).astype(np.int32) for ids in flat]

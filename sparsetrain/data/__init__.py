@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Click logs to batches: schemas, readers, encoders, conversion, streaming and shuffling.
 
-Folders follow the order of the pipeline, and each imports only those before it: `values` (columns
-read strictly), `derived` (columns made of others), `dense` (kinds of dense inputs), `schema` (names
-and roles of columns), `read` (sources of raw rows), `encode` (values to ids and numbers), `stream`
-(rows to batches). `conversion` writes encoded parquet, `profiling` describes data, `infer` makes
-schemas, `interactions` splits logs for ranking, `synthetic` generates data. The result is a `Batch`
-with its `Position`.
+Folders follow the order of the pipeline, and each imports only earlier ones: `values` (strict
+readers of columns), `derived` (columns computed from stored ones), `dense` (kinds of dense inputs),
+`schema` (names and roles of columns), `read` (sources of raw rows), `encode` (values to ids and
+numbers), `stream` (rows to batches). `conversion` writes encoded parquet, `profiling` describes
+data, `infer` makes schemas, `interactions` splits logs for ranking, `synthetic` generates data. The
+result is a `Batch` with its `Position`.
 """
 
 from sparsetrain.data.batch import Batch as Batch

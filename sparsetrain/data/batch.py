@@ -33,7 +33,7 @@ from sparsetrain.errors import CheckpointError, DataError
 class Position(NamedTuple):
     """A position between two batches of an epoch, for saving and resuming.
 
-    It counts rows, so the batch size may change.
+    It counts rows, so a resumed run may use a different batch size.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class Batch:
 
     @classmethod
     def _of(cls, rows: Rows) -> Batch:
-        """Return encoded rows as a batch; all but the ids may share their memory."""
+        """Return encoded rows as a batch; arrays other than ids may share memory with `rows`."""
         dense = np.ascontiguousarray(rows.dense)
         return cls._trusted(dense, owned_ids(rows.ids), rows.labels, rows.weights)
 
@@ -171,7 +171,7 @@ class Batch:
 
     @property
     def num_features(self) -> int:
-        """Categorical features, F."""
+        """Number of categorical features, F."""
         return num_features(self.ids)
 
     def check_rows(self, rows: Sequence[int], names: Sequence[str] | None = None) -> None:
@@ -180,7 +180,7 @@ class Batch:
         Parameters
         ----------
         rows : sequence of F int
-            Rows of each feature's table.
+            Number of rows of each feature's table.
         names : sequence of F str, optional
             Names of the features for messages; by default their numbers.
 
@@ -204,7 +204,7 @@ class Batch:
 
 
 def micro_batches(batch: Batch, parts: int) -> Iterator[Batch]:
-    """Yield up to `parts` batches of nearly equal size that hold the rows in order."""
+    """Split a batch, in order, into up to `parts` batches of nearly equal size."""
     rows = len(batch)
     edges = [rows * part // parts for part in range(parts + 1)]
     for begin, end in zip(edges, edges[1:], strict=False):

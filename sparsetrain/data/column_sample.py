@@ -24,20 +24,20 @@ from sparsetrain.parsing.identity import HEXADECIMAL, TEXT, WHOLE
 
 _SAMPLE_ROWS = 100_000
 _SAMPLE_BYTES = 1 << 28
-_PARTS = 8  # from which the sample is taken
+_PARTS = 8  # the sample is taken from at least this many parts, if there are so many
 _NAN = NanRule("missing")
 
-Pieces = list[tuple[Location, Any]]  # where each begins, and its values
+Pieces = list[tuple[Location, Any]]  # (location, values) of each piece
 
 
 def take_sample(data: Any) -> tuple[str, dict[str, Pieces], dict[str, RowError]]:
-    """Return the name of the data, some pieces of each column, and reasons for unread columns."""
+    """Return the data's name, some pieces of each column, and errors of unreadable columns."""
     if names_in(data):
         table, (arrays, unread) = Location("table"), as_columns(data)
         pieces = {n: [(table.of_column(n), _first_rows(a))] for n, a in arrays.items()}
         return table.name, pieces, unread
     source = open_rows(data)
-    names = [name for name in source.parts[0].schema.names if name]  # none: an index
+    names = [name for name in source.parts[0].schema.names if name]  # a nameless column is an index
     chosen = source.parts[:: max(1, len(source.parts) // _PARTS)]
     columns: dict[str, Pieces] = {column: [] for column in names}
     for part in chosen:
@@ -53,13 +53,13 @@ def take_sample(data: Any) -> tuple[str, dict[str, Pieces], dict[str, RowError]]
 
 
 def _first_rows(values: Any) -> Any:
-    """Return some rows of a column in one piece; the texts of a frame may be in several."""
+    """Return the first rows of a column as one array; a frame's text may be chunked."""
     some = values[:_SAMPLE_ROWS]
     return some.combine_chunks() if isinstance(some, pa.ChunkedArray) else some
 
 
 def check_types(pieces: Pieces) -> None:
-    """Refuse lists, or an unsupported type, if the first piece's type differs."""
+    """Refuse a column if only some of its pieces have lists, or an unsupported type."""
     first = next((p for p in pieces if not pa.types.is_null(p[1].type)), pieces[0])
     for location, piece in pieces:
         if not pa.types.is_null(piece.type) and _shape(piece.type) != _shape(first[1].type):
@@ -73,16 +73,16 @@ def _shape(type_: pa.DataType) -> tuple[bool, bool]:
 class Values(NamedTuple):
     """Facts about a column's values."""
 
-    kind: str  # which values are equal, as categories
+    kind: str  # of the values as categories: whole numbers, hexadecimal, text, or lists of these
     rows: int
     distinct: int
     missing: int
     numbers: Array | None  # (n,) float64 of non-missing values; None if one is not a number
-    moments: list[Any] | None  # seconds since 1970
+    moments: list[Any] | None  # the values as seconds since 1970; None if one is not a time
 
 
 def values_of(pieces: Pieces) -> Values:
-    """Read a column in every way that its type supports, and count its distinct values."""
+    """Try to read a column as numbers, times and categories, and count its distinct values."""
     counts = ValueCounts()
     numbers, moments = _numbers(pieces), None
     fractions = numbers is not None and has_fractions(numbers)
@@ -91,7 +91,7 @@ def values_of(pieces: Pieces) -> Values:
             counts.read(piece, _NAN, location)
     total = counts.total
     padded = any(re.match(rb"-?0\d", text) for text in total.texts[0].to_pylist())
-    if padded or not are_integers(total.hexes[0]).all():  # 007 is a name
+    if padded or not are_integers(total.hexes[0]).all():  # 007 is a name, not a number
         numbers = None
     identity = kind_of_column(total)
     found = of_kind(total, identity)
@@ -126,7 +126,7 @@ def _read(pieces: Pieces) -> Array:
 
 
 def _numbers(pieces: Pieces) -> Array | None:
-    """Return all numbers that are there, (n,) float64; None if something is none."""
+    """Return all non-missing numbers, (n,) float64; None if a value is not a number."""
     kinds = {arrow_types.kind_of(piece.type) for _, piece in pieces}
     if not kinds <= {arrow_types.INTEGER, arrow_types.FLOAT, arrow_types.TEXT, arrow_types.EMPTY}:
         return None
@@ -136,7 +136,7 @@ def _numbers(pieces: Pieces) -> Array | None:
         return _read(pieces)
     except DataError:
         floats = [p for p in pieces if arrow_types.kind_of(p[1].type) == arrow_types.FLOAT]
-        if floats and has_fractions(_read(floats)):  # which do not identify anything
+        if floats and has_fractions(_read(floats)):  # fractions are not ids: report the bad value
             raise
         return None
 

@@ -41,9 +41,9 @@ from sparsetrain.labels.labels import guess_label, named_label
 from sparsetrain.system.html import table
 
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
-_NAMED = 5  # columns of a warning
+_NAMED = 5  # most columns that a warning names
 _HASH = 1e9  # hashes exceed this number; counts and amounts rarely do
-# Names with these endings, and names of Criteo and torchrec.
+# Names with these endings, and the column names of Criteo and torchrec.
 _IS_ID = re.compile(r"(?i:(^|[^a-z])(id|key|code|zip|hash)$)|[a-z](Id|ID)$|^(C|cat_)\d+$").search
 _IS_COUNT = re.compile(r"(I|int_)\d+").fullmatch
 _IS_TIME = re.compile(r"(?i)time|date|hour|(^|_)(ts|at)$").search
@@ -78,8 +78,8 @@ def infer(
     ----------
     data : anything `open_source` takes, except batches
     label : str
-        The column to predict: 0 and 1, or any numbers. For further kinds NAME:KIND, such as
-        ``"visits:count"``; see `Schema` for the kinds.
+        The column to predict: 0 and 1, or any numbers. For other kinds of labels, append the kind,
+        as in ``"visits:count"``; see `Schema`.
     dense, categories, ignore : sequence of str
         Columns to use as numbers, as categories, or not at all.
 
@@ -197,7 +197,7 @@ class _Guess:
         self._number(name, read_as_asked(pieces))
 
     def as_it_looks(self, name: str, pieces: Pieces) -> None:
-        """Choose a column's role by its values."""
+        """Choose a column's role by its name and values."""
         type_ = pieces[0][1].type
         kind = arrow_types.kind_of(arrow_types.element(type_))
         if kind is None:
@@ -336,7 +336,7 @@ def _has_tail(values: Array) -> bool:
     return bool(values.max() > _TAIL * max(np.median(values), 1.0) and values.min() >= -3)
 
 
-# The first test that holds decides.
+# The first rule with a true test decides the role of a column.
 _Rule = tuple[Callable[[str, Values], bool], Callable[[_Guess, str, Values], None]]
 _RULES: tuple[_Rule, ...] = (
     (_is_useless, _Guess._useless),

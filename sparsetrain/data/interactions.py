@@ -241,7 +241,7 @@ class Interactions:
         Parameters
         ----------
         valid_from, test_from : float, datetime or str
-            Times as in `split_time`; without `test_from` the test table is empty.
+            Times as in `data.split_time`; without `test_from` the test table is empty.
         each, max_length, ages
             As in `leave_one_out`.
         """
@@ -265,15 +265,15 @@ class Interactions:
         Parameters
         ----------
         valid, test : Interactions, optional
-            They may have known users, with histories that begin with their training items, and new
-            users.
+            Logs of new and of known users; histories of known users begin with their training
+            items.
         each, max_length, ages
             As in `leave_one_out`.
 
         Raises
         ------
         DataError
-            If their users or items have a different type.
+            If the users or items of the logs differ in type.
         """
         logs = {TRAIN: self, **{n: x for n, x in ((VALID, valid), (TEST, test)) if x is not None}}
         columns: dict[str, Any] = {}
@@ -302,7 +302,7 @@ class Interactions:
         Parameters
         ----------
         unit : {"hour", "day", "week", "month"} or float
-            As in `split_windows`, which names the windows.
+            As in `data.split_windows`, which documents the names of windows.
         each, max_length, ages
             As in `leave_one_out`.
         """
@@ -325,7 +325,7 @@ class Interactions:
 
     @property
     def _places(self) -> Array:
-        """Position of each interaction among its user's, (N,) from 0."""
+        """Position of each interaction in its user's sequence, (N,), from 0."""
         return np.arange(len(self)) - np.searchsorted(self.user, self.user)
 
     def _split(self, part: Any, each: Each, max_length: int | None, ages: bool) -> Split:
@@ -351,7 +351,7 @@ class Interactions:
     ) -> pa.Table:
         """Return a row for each interaction at `kept`, with its user's earlier ones as history.
 
-        `chosen` (len(kept),) bool selects which of them get a row; by default all.
+        `chosen` (len(kept),) bool selects the interactions that get a row, by default all.
         """
         user = self.user[kept]
         at, begin = np.arange(len(user)), np.searchsorted(user, user)
@@ -393,7 +393,7 @@ class Interactions:
 
 
 def _checked(each: Each, max_length: int | None) -> int | None:
-    """Return `max_length`, after checks of both arguments of `Interactions.leave_one_out`."""
+    """Check these arguments of `Interactions.leave_one_out`, and return `max_length`."""
     if each not in (kinds := get_args(Each)):
         raise ConfigError(f"each is {each!r}; it must be {' or '.join(map(repr, kinds))}")
     return None if max_length is None else require_int("max_length", max_length)

@@ -54,7 +54,7 @@ class CategoryProfile(NamedTuple):
     ----------
     column : str
     ids : int
-        Values read, including missing ones.
+        Number of values read, including missing ones.
     missing, distinct, once : int
         Number of missing values, of distinct values, and of values that occur once.
     rare : int or None
@@ -119,7 +119,7 @@ def profile(
     ----------
     data : anything `open_source` takes, except batches
     schema : Schema or path, optional
-        Names the columns where they are not Criteo's.
+        Names the columns if they do not have Criteo's names.
     max_rows : int
         Stop after about this number of rows.
 
@@ -179,13 +179,13 @@ class _Seen:
         _, lost, negative, *known = self._dense.get(name, DenseProfile(name, 0, 0, None, None))
         ends = [end for end in known if end is not None]
         ends += [float(there.min()), float(there.max())] if len(there) else []
-        below = np.atleast_2d(there.T < 0).any(axis=0)  # in a vector, any of its numbers
+        below = np.atleast_2d(there.T < 0).any(axis=0)  # a vector, if any number is
         lost, negative = (lost or 0) + int(missing.sum()), (negative or 0) + int(below.sum())
         low, high = min(ends, default=None), max(ends, default=None)
         self._dense[name] = DenseProfile(name, lost, negative, low, high)
 
     def columns(self) -> tuple[list[DenseProfile], list[CategoryProfile]]:
-        """Return all columns; converted columns hold ids."""
+        """Return the profiles of all columns; converted columns hold ids."""
         has_ids = all(column.rows and column.reserves for column in self._encoder.features)
         dense = list(self._dense.values())
         if has_ids:

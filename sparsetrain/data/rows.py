@@ -3,8 +3,8 @@
 
 Ids are one per feature in an array (n, F), or F `Ragged` of n bags each. Code that cuts, joins or
 checks rows uses these functions and need not distinguish the two forms. Operations work on whole
-arrays and change no row. Ids are int32 here and int64 in the batch. A piece is stored by column, a
-batch by row.
+arrays and do not change the values in a row. Ids are int32 here and int64 in the batch. A piece is
+stored by column, a batch by row.
 
 `ShareMeter` counts reserved ids: missing, and rare or never seen. A model knows nothing about such
 values, so a large share means that the data differ from the training data. Encoders of already
@@ -29,7 +29,7 @@ Ids = Array | tuple[Ragged, ...]
 
 
 def joined_ids(features: Sequence[Array | Ragged]) -> Ids:
-    """Return the ids of all features; if one has bags, all are bags, and weighted if one is."""
+    """Join the ids of all features; if any has bags, all get bags, and likewise for weights."""
     if not any(isinstance(ids, Ragged) for ids in features):
         return np.stack(features).T  # type: ignore[arg-type]  # each feature contiguous
     bags = [ids if isinstance(ids, Ragged) else one_each(ids) for ids in features]
@@ -39,7 +39,7 @@ def joined_ids(features: Sequence[Array | Ragged]) -> Ids:
 
 
 def num_features(ids: Ids) -> int:
-    """Return F."""
+    """Return the number of features, F."""
     return len(ids) if isinstance(ids, tuple) else int(ids.shape[1])
 
 
@@ -82,7 +82,7 @@ def owned_ids(ids: Ids) -> Ids:
 
 
 def checked_ids(ids: Any, num_rows: int) -> Ids:
-    """Return a copy in int64 of a user's ids of `rows` rows, after checks."""
+    """Check a user's ids of `num_rows` rows, and return a copy in int64."""
     if isinstance(ids, Ragged):
         raise DataError("ids is one Ragged; give a sequence of them, one for each feature")
     if isinstance(ids, (list, tuple)) and any(isinstance(item, Ragged) for item in ids):
@@ -134,7 +134,7 @@ def as_lists(bags: Ragged) -> tuple[pa.Array, pa.Array | None]:
     Raises
     ------
     DataError
-        If they hold too many ids for the offsets of a list column.
+        If the bags hold too many ids for the int32 offsets of a list column.
     """
     if bags.offsets[-1] > _MOST_IDS:
         raise DataError(
@@ -166,7 +166,7 @@ class Rows(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Rows, n."""
+        """Number of rows, n."""
         return len(self.dense)
 
     def at(self, index: Array | slice) -> Rows:
@@ -199,7 +199,7 @@ class PermutedRows(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Rows, n."""
+        """Number of rows, n."""
         return len(self.order)
 
     def at(self, index: slice) -> PermutedRows:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels, by the names of the CPU kernels that they replace."""
+"""Table of CUDA kernels, keyed by the names of the CPU kernels that they replace."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sparsetrain.ops import graph, softmax_loss
 from sparsetrain.ops.ragged import row_kernels as ragged
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 
-# The 16-byte vectors of all rows share one long row of threads, so a warp handles eight rows of
-# width 16, or one of width 128.
+# Each thread handles one 16-byte vector, and the vectors of all rows are numbered consecutively: a
+# warp covers eight rows of width 16, or one row of width 128.
 LOOPS = Loops(parts.each_of, parts.each_vector, parts.each_row, partial(T.unroll, 0))
 lookup_kernel = partial(embedding.plain_lookup_kernel, loops=LOOPS)
 

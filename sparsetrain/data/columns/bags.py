@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bags: list columns, read and truncated.
 
-A null list is an empty bag, also in a column of plain values; a null inside a list is a missing
-value, with the column's id for missing values.
+A null list is an empty bag, and so is a null in a column of plain values. A null inside a list is a
+missing value, and gets the column's id for missing values.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def read_bags(
 
 
 def as_list_column(array: Any, nan: NanRule) -> Any:
-    """Return a list column; a plain column's values become lists, missing ones empty lists.
+    """Return a list column; a plain column's values become lists of one, missing ones empty.
 
     A column with only null lists, as in a single request, may have any type.
     """
     if arrow_types.is_bag(array.type):
         return array
-    array = arrow_types.as_plain(array)  # whose values may be null
+    array = arrow_types.as_plain(array)  # a dictionary may hold a null
     missing = pc.is_null(array, nan_is_null=nan.name == "missing")
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         missing = pc.or_(missing, pa.array(np.diff(texts_of(array).offsets) == 0))
@@ -87,7 +87,7 @@ def _distinct(piece: pa.RecordBatch, column: str, weights: str | None) -> pa.Rec
     if weights is not None:
         arrays[weights], found = flat(piece.column(weights))
         if (found != lengths).any():
-            return piece  # which the encoder refuses
+            return piece  # the encoder refuses it later
     for name, array in arrays.items():
         made = bags.as_lists(array.take(pa.array(first)))
         piece = piece.set_column(piece.schema.get_field_index(name), name, made)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Category`: a column of values with rows in a table; it maps a value to an id.
 
-A new column has a name and rules. It learns its values from counts, grows from newer counts, and
-encodes an array as ids, or as bags of ids. Columns that share a table share their values.
+A new column has only a name and a rule. It learns its values from counts, grows from newer counts,
+and encodes an array as ids, or as bags of ids. Columns that share a table share their values.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Settings:
 
 
 Values = Vocabulary | PlainIds
-_MANY = 100  # warn from this many distinct values without a row
+_MANY = 100  # warn from this many values without a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +111,13 @@ class Category:
     ----------
     name : str
     owner : str
-        The column that its table is named after: itself, unless it shares a table.
+        Name of the column that owns its table: its own name, unless it shares a table.
     rule : ColumnRule
-        Its own settings.
+        Its settings in the schema.
     is_bag : bool
         Whether it held lists when it was fitted.
     is_unsigned : bool
-        Whether it was uint64: a value from 2**63 on has its bits as key, which is negative.
+        Whether it was uint64; a value from 2**63 on then has a negative key with the same bits.
     values : Vocabulary or PlainIds
         Its values and their rows; empty until it is fitted.
     """
@@ -136,7 +136,7 @@ class Category:
 
     @property
     def shares(self) -> dict[str, str]:
-        """The owner of the table that it shares, as a schema's entry; empty if it has its own."""
+        """Its entry `share_embedding` in a schema; empty if it has its own table."""
         return {} if self.has_table else {"share_embedding": self.owner}
 
     @property
@@ -146,7 +146,7 @@ class Category:
 
     @property
     def takes_values(self) -> bool:
-        """Whether the key kernel maps a Python value to one id."""
+        """Whether a plain Python value maps to one id, as `encode.few_rows` needs."""
         return self.reserves and not self.is_bag
 
     @property
@@ -168,7 +168,7 @@ class Category:
         return number % 2**64 if self.is_unsigned else number
 
     def count(self, array: Any, factors: Any | None, location: Location) -> Counted:
-        """Count its values, of lists or not; `factors` are checked as `encode` checks them."""
+        """Count its values, in lists or not; check `factors`, the weights, as `encode` does."""
         if not is_bag(array.type):
             return self.values.count(array, location)
         counted, lengths = read_values(array, self.values.count, location)
@@ -177,7 +177,7 @@ class Category:
         return counted
 
     def learnt(self, counts: Counted, settings: Settings, is_criteo: bool) -> Values:
-        """Give ids to the values of its table; the rule, or else the values, decide their kind."""
+        """Give ids to its table's values; their kind is the rule's, or detected from the values."""
         limits = settings.limits(self.rule)
         found = self.values.learnt(counts, self.rule.kind, is_criteo, *limits)
         self._warn_of_text(found.kind, counts)
@@ -189,7 +189,7 @@ class Category:
         return self.values.extended(counts, *settings.limits(self.rule))
 
     def _warn_of_text(self, kind: str | None, counts: Counted) -> None:
-        """Warn if all values of a column of numbers are other text, which is never known."""
+        """Warn if a column of numbers holds only text that is no number, and so gets no rows."""
         if kind in (TEXT, None) or len(counts.numbers[0]) or not len(counts.texts[0]):
             return
         assert kind is not None
@@ -204,7 +204,7 @@ class Category:
             )
 
     def extends(self, other: Category) -> bool:
-        """Return whether this is the same column, and all its values have the same rows."""
+        """Return whether this is the column `other`, and keeps the rows of its values."""
         if (self.name, self.is_bag) != (other.name, other.is_bag):
             return False
         before, now = other.values, self.values
@@ -219,7 +219,8 @@ class Category:
     def encode(self, array: Any, factors: Any | None, location: Location) -> Array | Ragged:
         """Return the ids (n,) int32 of an array, or the bags of lists; `factors` are their weights.
 
-        In other data a column of lists may have single values, or only nulls.
+        A column that had lists when it was fitted may have plain values, or only nulls, in other
+        data.
         """
         if not (self.is_bag or is_bag(array.type)):
             return self.values.encode(array, location)
@@ -238,7 +239,7 @@ def blank_categories(
     """Return the category columns found in a file, with the rules of a schema."""
     share, rule = schema.share_embedding, schema.rule
     if share:
-        owners_of(found.categories, share)  # refused before anything is read
+        owners_of(found.categories, share)  # checked before any data are read
     types = {name: data.field(name).type for name in found.categories}
     return tuple(
         Category(name, share.get(name, name), blank, rule(name), is_bag(type_), is_unsigned(type_))
@@ -249,5 +250,5 @@ def blank_categories(
 def with_values(
     features: Sequence[Category], learned: Mapping[str, Values]
 ) -> tuple[Category, ...]:
-    """Return the columns with the values of their tables, given by the tables' owners."""
+    """Return the columns with their tables' values; `learned` has these by the table's owner."""
     return tuple(replace(column, values=learned[column.owner]) for column in features)

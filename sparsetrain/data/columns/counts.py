@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exact counts of the values of a category column, and the column kind that follows from them.
 
-Values are counted by form, since which values are equal is known only after all were counted:
-numbers, including texts in canonical integer form; texts of 8 hex digits, by their number; other
-texts.
+Which values are equal depends on the column's kind, known only after all are counted. So values are
+counted by form: numbers, including texts in canonical integer form; texts of 8 hex digits, read as
+numbers; other texts.
 
 Each piece is reduced to its distinct values. Reduced pieces are merged when they outgrow the merged
 counts, so a value is moved a logarithmic number of times. Memory: 16 bytes per distinct number or
@@ -59,7 +59,7 @@ class Counted(NamedTuple):
     Attributes
     ----------
     numbers, hexes : pair of (n,) int64
-        The distinct numbers, ascending, and their counts; texts of 8 hex digits by their number.
+        Distinct values, ascending, and their counts; `hexes` are texts of 8 hex digits, as numbers.
     texts : pair of an Arrow array of bytes (m,) and (m,) int64
         Other texts, and their counts.
     written : bool
@@ -78,12 +78,12 @@ class Counted(NamedTuple):
 
 
 def count_values(array: Any, nan: NanRule, location: Location) -> Counted:
-    """Count the values of an Arrow array; values of a dictionary are read once.
+    """Count the values of an Arrow array; each entry of a dictionary is read once.
 
     Raises
     ------
     DataError
-        If a value is not valid for a category; names the row.
+        If a value is not valid for a category; the message names the row.
     """
     if kind_of(array.type) == DIGITS:
         values, missing = fill_nulls(array.storage)
@@ -95,7 +95,7 @@ def count_values(array: Any, nan: NanRule, location: Location) -> Counted:
         return _counted(as_plain(array), None, nan, location)
     codes = array.indices.drop_null().to_numpy()
     times = np.bincount(codes, minlength=len(array.dictionary))
-    used = times > 0  # a dictionary value without a row does not count
+    used = times > 0  # a dictionary entry that no row has does not count
     return _counted(array.dictionary.filter(pa.array(used)), times[used], nan, location)
 
 
@@ -104,7 +104,7 @@ _NO_TEXTS: DistinctTexts = pa.nulls(0, pa.large_binary()), np.zeros(0, np.int64)
 
 
 def _counted(array: Any, times: Array | None, nan: NanRule, location: Location) -> Counted:
-    """Count values, each the given number of times, by default once."""
+    """Count values; each occurs the given number of times, by default once."""
     values = values_of(array, nan, location)
     if isinstance(values, Integers):
         there = ~values.missing
@@ -162,7 +162,7 @@ class ValueCounts:
 
     @property
     def total(self) -> Counted:
-        """All counts so far; texts are in any order."""
+        """All counts so far; texts are in no particular order."""
         return Counted(self._numbers.all(), self._hexes.all(), self._texts.all(), self._written)
 
 
@@ -207,21 +207,21 @@ def _reduce_texts(pieces: Sequence[Any], times: Array) -> DistinctTexts:
 
 
 class Known(NamedTuple):
-    """Counts of a column's distinct keys in one kind, and of values without a key in this kind."""
+    """Counts of the distinct keys of a column of one kind, and of the values without a key."""
 
     numbers: Array  # (n,) int64, ascending
     number_times: Array  # (n,) int64
     texts: Any  # an Arrow array of bytes (m,), in their order
     text_times: Array  # (m,) int64
-    foreign: int = 0  # number of texts in a column of numbers
+    foreign: int = 0  # values without a key: texts in a column of numbers
 
 
 def kind_of_column(counted: Counted, is_criteo: bool = False) -> str:
     """Return the kind of a column with these values.
 
     It is `text` if some text is not a number. It is hexadecimal if all text has 8 hex digits and
-    either some digit is a letter or the column has one of Criteo's names. Criteo's columns without
-    text hold such hashes too.
+    either some digit is a letter or the column has one of Criteo's names. Criteo's integer columns
+    hold such hashes too.
     """
     forms = _forms(counted.texts[0])[1]
     letters = not _are_decimal(counted.hexes[0]).all()
@@ -255,7 +255,7 @@ def of_kind(counted: Counted, kind: str) -> Known:
 
 
 def unwrapped(numbers: Array) -> Array:
-    """Return hashes (n,) int64, with negative int32 read as unsigned."""
+    """Return hashes (n,) int64, with negative 32-bit numbers read as unsigned."""
     return np.where((numbers < 0) & (numbers >= -(2**31)), numbers + 2**32, numbers)
 
 
@@ -274,7 +274,7 @@ def _joined(one: Distinct, other: Distinct) -> Distinct:
 
 
 def _are_decimal(hexes: Array) -> Array:
-    """Return which of (n,) numbers have 8 hex digits without a letter."""
+    """Return which of (n,) numbers are written in 8 hex digits without a letter."""
     return ((hexes >> 3) & ((hexes >> 2) | (hexes >> 1)) & 0x11111111) == 0
 
 

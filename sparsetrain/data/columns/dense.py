@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense columns: numbers as float32 inputs of a model, then their flags, then other kinds.
+"""Dense columns as float32 inputs: numbers, flags of missing values, and other kinds.
 
 Raw values become `log(max(x, -2) + 3)`: Criteo's counts span six decades and go down to -3, where
 `log(x + 3)` is not finite. Columns that a schema declares as linear become `(x - center) / scale`.
@@ -26,7 +26,7 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataWarning
 
 FLOOR, _SHIFT = -2.0, 3.0
-_EQUAL = 0.01  # warn from this share of a column's numbers; Criteo's I2 is below it
+_EQUAL = 0.01  # warn if a larger share of a column's numbers is below FLOOR; Criteo's I2 has less
 
 
 def log_transform(values: Array) -> Array:
@@ -69,7 +69,7 @@ class Number(Dense):
 
     @property
     def law(self) -> Law:
-        """Its inputs in an exported model."""
+        """How an exported model computes its inputs."""
         if self.linear is None:
             return Law("log", self.fill)
         return Law("linear", self.linear.center, self.linear.center, self.linear.scale)
@@ -85,7 +85,7 @@ class Number(Dense):
         return read_numbers(array, self.nan, location)
 
     def as_inputs(self, values: Sequence[float]) -> list[float]:
-        """Return the inputs of distinct numbers in ascending order."""
+        """Return the distinct inputs of some numbers, in ascending order."""
         given, law = np.array(values, np.float64), self.linear
         found = log_transform(given) if law is None else (given - law.center) / law.scale
         return np.unique(found.astype(np.float32)).tolist()
@@ -95,7 +95,7 @@ class Number(Dense):
         values, missing = self.read(array, location)
         if self.linear is None:
             if self.fill:
-                values = values + missing * self.fill  # which are 0 there
+                values = values + missing * self.fill  # missing values are 0
             dense[self.place] = log_transform(values)
         else:
             there = np.where(missing, self.linear.center, values)
@@ -134,9 +134,9 @@ def _scaled(values: Array, law: Linear, location: Location) -> Array:
 
 
 def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
-    """Return the columns' inputs from numbers (n, F) float64, NaN where missing.
+    """Compute the columns' inputs from numbers (n, F) float64, NaN where missing.
 
-    None if one is too large for float32.
+    Return None if an input is too large for float32.
     """
     missing = np.isnan(values)
     filled = np.where(missing, columns[0].fill if columns else 0.0, values)

@@ -15,7 +15,8 @@ from sparsetrain.data.values.arrow_types import as_plain, fill_nulls
 from sparsetrain.data.values.arrow_values import NanRule, plain_floats
 from sparsetrain.data.values.location import Location
 
-# Larger than any table; Criteo's hashes reach 2**32, or are negative in an int32.
+# More rows than any table has. Criteo's hashes reach 2**32 (or are negative as int32), so they are
+# not mistaken for ids.
 LIMIT = 1 << 31
 
 _RAW = "in already encoded data; if it is raw, use treat_as='raw'"
@@ -24,7 +25,7 @@ _HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
 
 @dataclass(frozen=True)
 class PlainIds:
-    """Ids, used unchanged.
+    """The values of an already encoded column: ids, used unchanged.
 
     Attributes
     ----------
@@ -32,7 +33,7 @@ class PlainIds:
         Rows of the table; 0 until it is fitted.
     """
 
-    first: ClassVar[int] = 0  # row of a value
+    first: ClassVar[int] = 0  # first row of a value: none are reserved
     rare_share: ClassVar[None] = None  # there is no id for rare values
     kind: ClassVar[None] = None  # no text is read
     nan: ClassVar[NanRule] = NanRule()
@@ -52,7 +53,7 @@ class PlainIds:
         return ids
 
     def count(self, array: Any, location: Location) -> Counted:
-        """Return the largest id of an array; nothing else is counted."""
+        """Return counts that hold only the array's largest id."""
         return Counted.of_numbers(plain_ids(array, location).max(keepdims=True, initial=0))
 
     def learnt(
@@ -87,7 +88,7 @@ class PlainNumber(Dense):
 
     @property
     def law(self) -> Law:
-        """Its inputs in an exported model."""
+        """How an exported model computes its inputs."""
         return Law()
 
     @property

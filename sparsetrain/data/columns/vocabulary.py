@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Vocabulary`: the values of one category column and the table rows they map to.
 
-Ids: 0 = missing (null or empty text), 1 = rare or never seen, then 2, 3, ... by falling count.
-Equal counts are ordered by value, numbers before texts, so ids depend only on the counts.
+Id 0 is for missing values (null or empty text) and 1 for rare or unseen ones. The other values have
+the ids 2, 3, ... by falling count. Equal counts are ordered by value, numbers before texts, so ids
+depend only on the counts.
 
 With a cap of `max_rows` only the most frequent values get a row of their own. An eighth of the rows
 (at least one) are buckets, and the hash of every remaining frequent value selects one of them.
@@ -91,7 +92,8 @@ class Vocabulary:
     ) -> Vocabulary:
         """Give ids to the values that occur at least `min_count` times.
 
-        The column's name and the values decide the kind.
+        Without a `kind`, the counts decide it, and `is_criteo`: whether the column has Criteo's
+        name.
         """
         kind = kind or kind_of_column(counts, is_criteo)
         found = replace(self, kind=kind, rows=FIRST).extended(counts, min_count)
@@ -154,7 +156,7 @@ class Vocabulary:
 
     @cached_property
     def place(self) -> tuple[Pool, int]:
-        """The pool that holds it, and its position there; `pool` makes a pool of several."""
+        """The pool that holds this vocabulary, and its position; `pool` makes a pool of several."""
         return pool_of([self]), 0
 
     def find_numbers(self, numbers: Array) -> Array:
@@ -192,7 +194,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Columns that share a lookup, which is built at first use."""
+    """Vocabularies that share a lookup, which is built at first use."""
 
     values: tuple[Values, ...]
 
@@ -227,16 +229,16 @@ def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Pool, Array]:
 
 
 def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:
-    """Keep ids below the buckets; the hash selects a bucket for each remaining value."""
+    """Keep ids below the first bucket; replace others by the bucket that the hash selects."""
     buckets = max(1, (max_rows - FIRST) // _BUCKET_SHARE)
     own = max_rows - buckets
-    # Unsigned before the remainder, so that no hash can give a negative bucket.
+    # The hash stays unsigned in the remainder, so that no bucket is negative.
     bucket = own + (hashes % np.uint64(buckets)).astype(np.int64)
     return np.where(ids < own, ids, bucket)
 
 
 def _hashes(numbers: Array, texts: Sequence[bytes]) -> Array:
-    """Return (n + m,) uint64: MurmurHash3's 64-bit finaliser of each number or text's CRC."""
+    """Return (n + m,) uint64: MurmurHash3's 64-bit finalizer of each number or text's CRC."""
     checksums = np.array([zlib.crc32(text) for text in texts], dtype=np.uint64)
     x = np.concatenate([numbers.view(np.uint64), checksums])
     x ^= x >> np.uint64(33)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of raw logs of any size to encoded parquet, in bounded memory and resumable.
 
-`chunks` has the job, splits its input and reads a chunk without its bad rows. `learn` is the first
-pass, `write_files` the second. `convert` is the entry point; a second run keeps the encoder and
-finished files.
+`chunks` defines the job, splits its input, and reads a chunk without its bad rows. `learn` is the
+first pass over the data, `write_files` the second. `convert` is the entry point; after an
+interruption, the next run keeps the encoder and the finished files.
 """
 
 from sparsetrain.data.conversion.chunks import Progress as Progress

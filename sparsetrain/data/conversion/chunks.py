@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Job`: the arguments of one conversion; its input in chunks, and their good rows.
 
-Chunks depend only on the input, not on memory, workers or earlier runs. A chunk is a run of row
-groups of one parquet file, or a block of lines of a text file. A text file cannot be read from the
-middle, so a block's lines are read while chunking and are part of the chunk.
+Chunks depend only on the input, not on memory, workers or earlier runs. A chunk is a sequence of
+row groups of one parquet file, or a block of lines of a text file. A text file cannot be read from
+the middle, so a block's lines are read while chunking and are part of the chunk.
 
-Encoding accepts the same rows as the strict reader; a row that it refuses is bad. Both passes
-search for bad rows, by calling a column's reader again on the rows before and after each refused
-row. That is slow for many bad rows, so the search stops when more than half of a piece is bad.
+A row is bad if the strict reader refuses it; encoding accepts all other rows. Both passes find bad
+rows by calling a column's reader again on the rows before and after each refused row. That is slow
+for many bad rows, so the search stops when more than half of a piece is bad.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Progress(Protocol):
     """Callback that reports the progress of a pass."""
 
     def __call__(self, what: str, rows: int, done: float) -> None:
-        """Report that pass `what` read `rows` more rows, and its completed share `done`.
+        """Report that pass `what` has read `rows` more rows, and is complete to the share `done`.
 
         Work of an earlier run counts only in `done`.
         """
@@ -73,12 +73,12 @@ class Job:
 
     @property
     def work(self) -> Path:
-        """Folder removed at the end."""
+        """Work folder, removed at the end."""
         return self.out / "_work"
 
     @property
     def state(self) -> Path:
-        """File of the finished parts, an unfinished `dataset.json`."""
+        """File of the state so far: an unfinished `dataset.json`."""
         return self.work / DATASET_FILE
 
     @cached_property
@@ -111,10 +111,10 @@ Pieces = Iterator[tuple[Location, pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class Chunk:
-    """One task's input."""
+    """Input of one task: row groups of a parquet file, or a block of lines of a text file."""
 
     location: Location  # the file
-    reader: Reader  # of its columns
+    reader: Reader  # reads its columns
     parts: tuple[Part, ...] = ()  # where to read them
     block: Block | None = None  # the lines of a text chunk
     dialect: Dialect | None = None
@@ -144,7 +144,7 @@ class Chunk:
             names = stored_names(names, derived, self.parts[0].schema.names)
         if self.block is None or self.dialect is None:
             return (item for part in self.parts for item in part.pieces(names)), []
-        # Derived columns read the text.
+        # Derived columns need the text itself, so its numbers are not parsed here.
         coded = self.reader.found.categories if numbers and not derived else ()
         parsed = parse_block(self.block, self.dialect, self.location.name, coded)
         part = Part(self.location, parsed.table.schema, None, parsed.pieces)
@@ -153,7 +153,7 @@ class Chunk:
 
 
 def open_inputs(files: Sequence[str], encoder: Rules, label: bool) -> list[Chunk]:
-    """Return one chunk per file, for the whole file's location and columns."""
+    """Return one chunk per file, with the location and columns of the whole file."""
     opened = [tuple(file_parts(file, encoder.schema)) for file in files]
     first = [
         parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda *_: iter(()))
@@ -246,9 +246,9 @@ def read_good_rows(
 ) -> tuple[Iterable[Result], list[dict[str, Any]]]:
     """Return the result of `read` for each piece, and reports of the bad rows left out.
 
-    `strict` finds bad rows, from the same columns. The list of reports is complete once all pieces
-    are read. `bad_rows` is one of `POLICIES`. Text is first read as parsed numbers; if a row is
-    bad, it is read again as text, which is reported.
+    `strict` reads the same columns, to find bad rows. The list of reports is complete once all
+    pieces are read. `bad_rows` is one of `POLICIES`. A text chunk is first read with its numbers
+    parsed. If a row is bad, the chunk is read again as text, so that reports show the original.
     """
     if chunk.block is not None:
         with suppress(DataError):
@@ -280,7 +280,7 @@ def _read_pieces(
     reader: StrictReader | None,
     reports: list[dict[str, Any]],
 ) -> Iterator[Result]:
-    """Yield each piece's columns; without a `reader` of bad rows, all rows are good."""
+    """Yield the result of `read` for each piece; `reader` finds bad rows, None refuses them."""
     for location, piece in pieces:
         try:
             found = read(piece, location)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`convert_files`: the two passes, and continuation of an interrupted run.
+"""`convert_files`: both passes of a conversion, and the continuation of an interrupted run.
 
-A work folder inside the output holds an unfinished `dataset.json`: first the plan, then everything
-but the files once the encoder is learnt, then the finished files. It is removed at the end. The
-result does not depend on memory, workers or interruptions.
+An unfinished `dataset.json` in a work folder inside the output records progress: at first the plan,
+after the first pass everything but the files, then each finished file. The folder is removed at the
+end. The result does not depend on memory, workers or interruptions.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def convert_files(
     out : path
         Folder of the result: ``part-*.parquet``, ``dataset.json`` and the encoder.
     encoder : Encoder or path, optional
-        Encode with this encoder, or a converted folder's, instead of learning one; its settings and
-        schema apply.
+        Encode with this encoder, or with the one in a converted folder, instead of learning one;
+        its settings and schema apply.
     label : bool
         Whether there is a label column to convert; rows to score need none.
     min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema, weights, numbers
@@ -105,7 +105,7 @@ def convert_files(
     DataError
         If an input cannot be read, or there are no good rows.
     ConfigError
-        If an argument is invalid, or `out` is not empty and not an unfinished conversion.
+        If an argument is invalid, or `out` has files that do not belong to this conversion.
     ResourceError
         If the disk or the memory is too small.
     """
@@ -167,7 +167,7 @@ def _blank(files: list[str], settings: Settings, schema: Schema, numbers: Number
 
 
 def _leading_files(files: list[str], schema: Schema) -> list[str]:
-    """Return the files up to the first that may hold rows, by parquet's footers."""
+    """Return the files up to and including the first that may hold rows, by their row counts."""
     for number, file in enumerate(files, 1):
         if any(part.num_rows != 0 for part in file_parts(file, schema)):
             return files[:number]
@@ -175,7 +175,7 @@ def _leading_files(files: list[str], schema: Schema) -> list[str]:
 
 
 def _begin(job: Job) -> dict[str, Any]:
-    """Return the finished part of `dataset.json`; refuse any other output."""
+    """Return the state so far of this conversion; refuse an output folder with other contents."""
     plan = job.plan  # raises for missing inputs before a folder is made
     begun = False
     for path, other in ((job.out / DATASET_FILE, _OTHER), (job.state, _UNFINISHED)):
@@ -230,12 +230,13 @@ def _run(job: Job) -> dict[str, Any]:
 
 
 def _convert(job: Job, state: dict[str, Any]) -> None:
-    """Complete `state` until it has all of `dataset.json`."""
+    """Run the remaining passes, and complete `state`, the contents of `dataset.json`."""
     if _is_whole(state):
         return
     if "files" not in state:
         write_json(job.state, state)
-    (job.out / DATASET_FILE).unlink(missing_ok=True)  # left by a result that lost files
+    # A `dataset.json` here describes a finished result that has since lost files.
+    (job.out / DATASET_FILE).unlink(missing_ok=True)
     inputs = open_inputs(job.files, job.blank, job.label)
     if "files" in state:
         encoder = job.known or Rules(**read_file(job.out / ENCODER_FILE))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First pass: the encoder, and the facts about rows in `dataset.json`.
+"""First pass of a conversion: the encoder, and the facts about rows in `dataset.json`.
 
 Memory: for each worker, a block of text or a piece of parquet and the distinct values of one chunk;
 then the counts of one table.
@@ -69,7 +69,7 @@ class CountsFile:
                 file.writelines(array.data for array in arrays)
 
     def total(self, table: str) -> Counted:
-        """Add up the counts of all chunks."""
+        """Return a table's counts, summed over all chunks."""
         counts = ValueCounts()
         with open(self._path, "rb") as file:
             for first, kinds, written in self._places[table]:
@@ -90,7 +90,7 @@ def _arrays(counts: Counted) -> list[Array]:
 
 
 def _short(array: Array) -> Array:
-    """Return integers in half the width if they fit."""
+    """Return int64 as uint32 if all values fit, else unchanged."""
     fit = array.dtype == np.int64 and (not len(array) or 0 <= array.min() <= array.max() < 2**32)
     return array.astype(np.uint32) if fit else array
 
@@ -103,15 +103,16 @@ _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in 
 _CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
 
 
-# Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels, ("positive",
-# "").
+# Counts of rows. Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels,
+# ("positive", "").
 Statistics = Counter[tuple[str, str]]
 
 
 class _Found(NamedTuple):
     """Facts about a chunk besides the counts of its values."""
 
-    statistics: Statistics  # with ("bad", column) rows, and ("bad", "fields") lines
+    # Further keys: ("bad", column) for bad rows, and ("bad", "fields") for lines that are not rows.
+    statistics: Statistics
     bad: list[dict[str, Any]]
     input_bytes: float
     numbers: Sequence[PieceNumbers] = ()  # of each piece, to learn bins from
@@ -120,7 +121,7 @@ class _Found(NamedTuple):
 def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
     """Read all rows; return the encoder, and `dataset.json` without files.
 
-    Its `chunks`, with the rows of each, are only for the second pass.
+    The entry `chunks`, the number of rows in each chunk, is only for the second pass.
     """
     plan, job = job.plan, _with_learnt(job, inputs)
     if job.known is not None:
@@ -150,7 +151,7 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
 
 
 def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
-    """Return a job with derived columns learnt from good rows."""
+    """Return a job with the options of derived columns learned from good rows."""
     rules = job.blank.schema.to_learn
     if not rules or job.known is not None:
         return job
@@ -180,9 +181,9 @@ def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
 def _read(
     job: Job, inputs: list[Chunk], counts: CountsFile, bins: Sampling
 ) -> tuple[_Found, list[int]]:
-    """Return the facts about all chunks, with some of the bad rows, and the rows of each chunk.
+    """Return the facts about all chunks, with some of the bad rows, and each chunk's row count.
 
-    Their numbers are added to `bins`.
+    Also add the numbers of all chunks to `bins`.
     """
     seen, done = Statistics(), 0.0
     total = _bytes_in(inputs)
@@ -200,7 +201,7 @@ def _read(
                 lines = (json.dumps(fault, ensure_ascii=False) for fault in found.bad)
                 quarantine.writelines(f"{line}\n".encode() for line in lines)
             done += found.input_bytes
-            # A reader reads ahead, so only the end shows that all rows are read.
+            # Chunks are read ahead, so progress reaches 1 only after the last one.
             job.progress("reading", rows[-1], min(_ALMOST, done / total))
     job.progress("reading", 0, 1.0)
     return _Found(seen, examples, done), rows
@@ -226,7 +227,7 @@ def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk
         dense = zip(reader.dense, found[second - len(reader.dense) : second], strict=True)
         seen["positive", ""] += sum(int(np.count_nonzero(each == 1)) for each in found[:first])
         for (_, own), (values, missing) in dense:
-            negative = np.atleast_2d(values.T < 0).any(axis=0)  # of a vector, any of its numbers
+            negative = np.atleast_2d(values.T < 0).any(axis=0)  # a vector, if any number is
             seen["missing", own.name] += int(missing.sum())
             seen["negative", own.name] += int(negative.sum())
         for column, counted in zip(reader.rules.features, found[second:], strict=True):
@@ -267,7 +268,7 @@ def check_memory(job: Job, encoder: Rules) -> None:
 
 
 def _check_sizes(job: Job, sizes: Mapping[str, int]) -> None:
-    """Refuse values that do not fit while encoding; name the column with the most values."""
+    """Refuse values that need too much memory while encoding; name the largest table."""
     if sum(sizes.values()) > (job.memory - BASE) // 2:
         most = max(sizes, key=sizes.__getitem__)
         whose = "of the encoder" if job.known else "seen min_count times"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Second pass: encoded parquet files.
+"""Second pass of a conversion: encoded parquet files.
 
 Labels and dense columns are float32, ids int32 (in lists for bags). Rows are in the order of the
 input. Files have page checksums and the encoder's fingerprint. A file depends only on its chunks.
@@ -38,7 +38,7 @@ from sparsetrain.errors import DataError
 from sparsetrain.system.file_locks import atomic_write, write_json
 
 FILE_ROWS = 1 << 20
-GROUP_ROWS = 1 << 16  # four files fill a shuffle's window
+GROUP_ROWS = 1 << 16  # of a row group; four row groups fill a shuffle's window
 _DICTIONARY = 1 << 8  # largest table for which ids are stored with a dictionary
 
 
@@ -73,7 +73,7 @@ def write_files(job: Job, encoder: Rules, inputs: Sequence[Chunk], state: dict[s
 
 
 def _group_chunks(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the chunks and rows of each file, at least `FILE_ROWS`; the last may have fewer."""
+    """Yield each file's numbers of chunks and rows: `FILE_ROWS` or more, except in the last."""
     chunks = total = 0
     for count in rows:
         chunks, total = chunks + 1, total + count
@@ -100,7 +100,7 @@ def _encode(job: Job, encoder: Rules, chunk: Chunk) -> Iterable[Rows]:
 def _write(
     encoder: Rules, schema: pa.Schema, pieces: Iterable[Rows], path: Path, meter: ShareMeter
 ) -> int:
-    """Write one file, and return its rows."""
+    """Write one file, and return its number of rows."""
     count = 0
     with (
         atomic_write(path) as file,
@@ -131,10 +131,10 @@ def _schema(encoder: Rules, reader: Reader) -> pa.Schema:
 
 
 def _encodings(schema: pa.Schema, encoder: Rules) -> dict[str, Any]:
-    """Return arguments of the writer.
+    """Return the encodings of columns, as arguments of `ParquetWriter`.
 
-    Ids of large tables are split by bytes; ids of small tables have a dictionary, which for more
-    ids would take more time and disk.
+    Ids of large tables are stored byte by byte (`BYTE_STREAM_SPLIT`), ids of small tables with a
+    dictionary; for large tables a dictionary would take more time and disk.
     """
     rows = dict(zip(encoder.columns, encoder.rows, strict=True))
     split, coded = list[str](), list[str]()

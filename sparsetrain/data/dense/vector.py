@@ -42,7 +42,7 @@ class Vectors(Kind):
 
     @staticmethod
     def checked(where: str, option: Any) -> int:
-        """Return a length, from 1 to 65,536."""
+        """Check and return a length, from 1 to 65,536."""
         return int(require_int(where, option, 1, _LONGEST))
 
     @staticmethod
@@ -64,11 +64,11 @@ class Vector(Dense):
 
     @property
     def law(self) -> Law:
-        """Its inputs in an exported model."""
+        """How an exported model computes its inputs."""
         return Law(size=self.length)
 
     def check_type(self, type_: pa.DataType, location: Location) -> None:
-        """Refuse a type other than lists of numbers, or nulls only."""
+        """Refuse types other than lists of numbers; accept a column of nulls."""
         inside = element(type_)
         is_number = kind_of(inside) in (INTEGER, FLOAT, EMPTY) and not pa.types.is_boolean(inside)
         if not (is_bag(type_) and is_number) and not pa.types.is_null(type_):

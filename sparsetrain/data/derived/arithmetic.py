@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``(source // divide) % modulo``, rounded down.
+"""Derived integers: ``(source // divide) % modulo``, rounded down.
 
-It gives the hour of a day from YYMMDDHH (modulo 100), the weekday from seconds since 1970 (divide
-86400, modulo 7), and so on. A date or timestamp is converted to these seconds first.
+Examples: the hour of a day from YYMMDDHH (modulo 100), the weekday from seconds since 1970 (divide
+86400, modulo 7), and so on. A date or timestamp is first converted to seconds since 1970.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Arithmetic(Kind):
 
     @classmethod
     def given(cls, rule: Any) -> str:
-        """Return its options in words, unless they are the defaults."""
+        """Return the rule's options of this kind in words; "" if all are the defaults."""
         return "" if (rule.divide, rule.modulo) == (1, None) else "divide and modulo"
 
     def check(self, where: str) -> None:
@@ -43,7 +43,7 @@ class Arithmetic(Kind):
         check_counts(where, self, ("divide", "modulo"))
 
     def make(self, *columns: Column) -> pa.Array:
-        """Return int64."""
+        """Compute the quotient and remainder, as int64."""
         ((array, location),) = columns
         values, missing = _integers(array, location)
         result = self.part_of(values)

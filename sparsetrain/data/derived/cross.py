@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of values of two columns, by a hash of both; 12 and "12" are equal, in any integer type."""
+"""Crossed columns: a hash of two columns' values; 12 and "12" are equal, in any integer type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_BUCKETS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Cross(Kind):
-    """A hash below `buckets` of a value and the row's value in the column `cross`."""
+    """A hash, below `buckets`, of a row's values in the source column and the column `cross`."""
 
     key: ClassVar[str] = "cross"
     others: ClassVar[tuple[str, ...]] = ("cross",)
@@ -42,7 +42,7 @@ class Cross(Kind):
             raise ConfigError(f"{where}: buckets is {self.buckets}; at most {_MOST_BUCKETS}")
 
     def make(self, *columns: Column) -> pa.Array:
-        """Return int64."""
+        """Hash the values of both columns, as int64."""
         assert self.buckets is not None
         (left, no_left), (right, no_right) = (_hashed(*column) for column in columns)
         mixed = left * np.uint64(0x9E3779B97F4A7C15) + right
@@ -53,7 +53,7 @@ class Cross(Kind):
 
 
 def _hashed(array: pa.Array, location: Location) -> tuple[Array, Array]:
-    """Return 64-bit hashes of values as text, and which are missing."""
+    """Return 64-bit hashes of values as text, and a mask of missing values."""
     array = as_plain(array)
     if kind_of(array.type) == TEXT:
         require_utf8(array, location, bytes_too=True)

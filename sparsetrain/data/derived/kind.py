@@ -21,8 +21,8 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.system.argument_checks import require_int
 
 Column = tuple[pa.Array, Location]
-# Arrow types that a kind accepts besides nulls, and their name; without types the kind itself
-# checks them.
+# Arrow types that a kind accepts besides nulls, and words for them in messages. If there are no
+# types, the kind itself checks the type.
 Takes = tuple[tuple[str, ...], str]
 ANY: Takes = (), "anything"
 NUMBERS: Takes = (INTEGER, FLOAT, TEXT), "numbers"
@@ -44,7 +44,7 @@ class Kind:
         Type of the result.
     takes : Takes
     learns : str
-        The option learnt from the training data that replaces `key`, if any; see `learnt`.
+        The option that training data can determine and that replaces `key`, if any; see `learnt`.
     is_native : bool
         Whether the C library of an exported model computes it.
     """
@@ -64,7 +64,7 @@ class Kind:
         return cls.key if getattr(rule, cls.key) is not None else ""
 
     def check(self, where: str) -> None:
-        """Refuse options that are invalid for any data."""
+        """Refuse options that are invalid, whatever the data."""
 
     def make(self, *columns: Column) -> pa.Array:
         """Compute the column from its sources."""
@@ -91,12 +91,12 @@ def numbers_of(column: Column) -> tuple[Array, Array]:
 
 
 def as_buckets(buckets: Array, missing: Array) -> pa.Array:
-    """Return numbers of buckets as a column."""
+    """Return bucket numbers as an int64 column, null where `missing`."""
     return pa.array(buckets.astype(np.int64), pa.int64(), mask=missing)
 
 
 def check_counts(where: str, rule: Any, keys: Sequence[str]) -> None:
-    """Refuse options, given by path, other than None and whole numbers from 1."""
+    """Refuse options in `keys` that are neither None nor a whole number from 1."""
     for key in keys:
         if (value := getattr(rule, key)) is not None:
             require_int(f"{where}.{key}", value)

@@ -189,7 +189,7 @@ class Encoder(Rules):
         Raises
         ------
         DataError
-            If a column is missing or a value is bad; it names column and row.
+            If a column is missing or a value is bad; the message names the column and the row.
         """
         if isinstance(table, (list, tuple)) and not table:
             raise DataError(f"{where}: no rows")
@@ -220,7 +220,7 @@ class Encoder(Rules):
         Raises
         ------
         CheckpointError
-            If anything is missing or inconsistent; nothing in it is trusted.
+            If anything is missing or inconsistent; every entry is checked.
         """
         return cls(**read_state(manifest, arrays))
 

@@ -2,12 +2,14 @@
 """Saved encoders: a manifest and plain arrays, or one parquet file beside converted data.
 
 Saved state is not trusted: the manifest is read by pydantic, and the type, shape and content of
-each array is checked. The shares of rare values and the unsigned columns affect no id, so digests
-omit them. Version 2 had no kinds of columns: see `older_state`. The parquet file has arrays as rows
-and the manifest as metadata; page checksums protect the arrays, a digest protects everything.
+each array is checked. The shares of rare values and the list of unsigned columns affect no id, so
+digests omit them. Version 2 did not store the kinds of columns; see `older_state`. The parquet file
+has arrays as rows and the manifest as metadata; page checksums protect the arrays, a digest
+protects everything.
 
-Arrays hold the values of all tables, those of a shared table once. `number_starts` and
-`text_starts` (F + 1,) are where each column begins. Texts are UTF-8 bytes, split by `text_offsets`.
+Arrays hold the values of all columns one after another; values of a shared table are stored once.
+`number_starts` and `text_starts` (F + 1,) have the position at which each column begins. Texts are
+UTF-8 bytes, split by `text_offsets`.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ def write_manifest(fields: Fields) -> dict[str, Any]:
 
 
 def _write_arrays(features: Sequence[Category]) -> dict[str, Array]:
-    """Return the values of each table, once if columns share it; ids need no arrays."""
+    """Return the values of all tables, a shared table's once; already encoded ids have none."""
     tables = [
         column.values if column.has_table else Vocabulary.blank(column.values.nan)
         for column in features
@@ -198,7 +200,7 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
 def _vocabularies(
     read: _Manifest, owners: Sequence[int], arrays: Mapping[str, Array]
 ) -> list[Vocabulary]:
-    """Return the values of each column; of a column without a table of its own, none."""
+    """Return a vocabulary per column, empty if the column has no table of its own."""
     _expect(arrays.keys() == _ARRAYS, "has unknown or missing arrays")
     for name in sorted(_ARRAYS):
         array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
@@ -223,7 +225,7 @@ def _vocabularies(
 
 
 def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list[slice]:
-    """Return `count` consecutive slices from 0 to `total`, by their starts."""
+    """Return `count` consecutive slices from 0 to `total`, by the starts in the array `name`."""
     starts = arrays[name]
     fits = len(starts) == count + 1 > 0 and starts[0] == 0 and starts[-1] == total
     _expect(bool(fits) and bool((np.diff(starts) >= 0).all()), f"has inconsistent {name!r}")
@@ -276,7 +278,7 @@ def _rows(name: str, array: Array) -> Iterator[dict[str, Any]]:
 
 
 def read_file(path: Path) -> Fields:
-    """Return the constructor arguments of the encoder in a file of `write_file`.
+    """Return the constructor arguments of the encoder in a file that `write_file` wrote.
 
     Raises
     ------

@@ -3,7 +3,7 @@
 
 The result has the same bits as encoding by columns. For one row this takes 2 us per column, instead
 of 60 with arrays and their checks. Anything unusual (lists, booleans, NumPy's numbers, NaN, errors)
-is left to the columns.
+is left to encoding by columns.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from sparsetrain.data.schema.columns import candidate_columns
 from sparsetrain.data.values.arrow_values import EXACT
 from sparsetrain.parsing.identity import Texts
 
-_MOST = 16  # number of rows from which encoding by columns is as fast
-# Column types, by Arrow's and pandas' names, with the same Python values as in a list of rows.
+_MOST = 16  # rows; encoding more of them by columns is as fast
+# Names, in Arrow and pandas, of the column types that give the same Python values as a list of
+# rows.
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _TYPES = _INTEGERS | {"double", "float64", "string", "large_string", "str", "object", "null"}
 
 
 def encode_few(rules: Rules, data: Any) -> Batch | None:
-    """Return the batch of few rows: dicts, a dict of lists, a frame, an Arrow table.
+    """Encode a few rows: a list of dicts, a dict of lists, a frame or an Arrow table.
 
-    None if they must be encoded by columns.
+    Return None if they must be encoded by columns.
     """
     if not rules.takes_values:
         return None
@@ -89,7 +90,7 @@ def _rows_of_pandas(data: Any, rules: Rules) -> list[Any] | None:
     if len(data) > _MOST or not _are_plain(names, data.dtypes, rules):
         return None
     own = [*rules.dense_columns, *rules.columns]
-    if len(names) > len(own):  # otherwise skipped: the selection takes longer than the rest
+    if len(names) > len(own):  # only if needed: selecting takes longer than the rest
         names, data = own, data[own]
     values = data.to_numpy(object).tolist()
     return [
@@ -112,7 +113,7 @@ def _are_plain(names: Sequence[Any], types: Iterable[Any], rules: Rules) -> bool
 
 
 def _are_own(names: Iterable[Any], rules: Rules) -> bool:
-    """Whether the rows have the encoder's columns, and no column of an alternative name."""
+    """Whether all columns are there, and none with an alternative name (`int_0` for `I1`)."""
     own = rules.names
     others = own.symmetric_difference(names)
     if not others:
@@ -126,7 +127,7 @@ def _are_own(names: Iterable[Any], rules: Rules) -> bool:
 
 
 def _may_be_encoded(rows: Sequence[Mapping[str, Any]], rules: Rules) -> bool:
-    """Whether types could say that the rows, with Criteo's names, are encoded already."""
+    """Whether rows with Criteo's column names could, by their types, be already encoded."""
     if rules.schema.categories is not None or not rules.settings.guesses:
         return False
     if any(type(row.get(name)) in (str, float) for row in rows for name in rules.columns):
@@ -141,7 +142,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndar
     if not set(map(type, values)) <= {int, float, type(None)}:
         return None
     try:
-        found = np.array(values, np.float64)  # None is NaN
+        found = np.array(values, np.float64)  # None becomes NaN
     except OverflowError:
         return None
     exact = np.count_nonzero(np.abs(found) < EXACT)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fit and extend encoders: count values of category columns, or find the largest id.
+"""Fitting and extension of encoders: counts of category values, or the largest ids.
 
-One pass over the category columns; labels and dense columns are not read, except for boundaries to
-learn, and that the first piece of already encoded data is checked for implausible dense values.
-Extending gives new values rows after the existing ones, so no known value changes its row.
+Fitting is one pass over the category columns. Labels are not read; dense columns are read only to
+learn boundaries, and in the first piece, to check for implausible values. Extending an encoder
+gives new values the rows after the existing ones, so no known value changes its row.
 
-Learnt options of derived columns, such as boundaries, are then ordinary options of the encoder's
-schema. Up to `MOST` numbers are all used. Of more, a golden-ratio sequence over their positions
-selects a sample, evenly over the rows and out of step with any period in the data. So the result
-depends only on the numbers and their order, not on how rows are split into pieces. Memory: 16 bytes
-per sampled number.
+Learned options of derived columns, such as boundaries, become ordinary options of the encoder's
+schema. They are learned from all numbers, if these are at most `MOST`, else from a sample. A
+golden-ratio sequence over the positions selects it, evenly over the rows and out of step with any
+period in the data. So the result depends only on the numbers and their order, not on how rows are
+split into pieces. Memory: 16 bytes per sampled number.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
 
-MOST = 1 << 17  # numbers of a sample: the share of a 32nd of the rows is off by 1 in 60
+MOST = 1 << 17  # most numbers of a sample; a bucket of 1/32 of the rows is off by 1/60 of its size
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
 
 
-PieceNumbers = Mapping[str, Array]  # of a piece, by derived column
+PieceNumbers = Mapping[str, Array]  # numbers of a piece, by derived column
 
 
 def learn_derived(schema: Schema, parts: Sequence[Part]) -> Schema:
-    """Return a schema with its derived columns learnt from the rows of `parts`.
+    """Return a schema with the options of derived columns learned from the rows of `parts`.
 
     Raises
     ------
@@ -109,7 +109,7 @@ class Sampling:
             self._samples[name].add(values)
 
     def learnt(self, schema: Schema, where: str) -> Schema:
-        """Return a schema with rules learnt from the samples; `where` is for messages."""
+        """Return a schema with rules learned from the samples; `where` is for messages."""
         learnt = dict(schema.derived)
         for name, rule in self.rules.items():
             values = self._samples[name].values()
@@ -131,7 +131,7 @@ class _Sample:
         self._limit = np.uint64(2**64 - 1)
 
     def add(self, values: Array) -> None:
-        """Add a sample of further numbers (n,)."""
+        """Sample the next numbers (n,)."""
         places = np.arange(self._seen, self._seen + len(values), dtype=np.uint64) * _GOLDEN
         self._seen += len(values)
         self._take(places, values)
@@ -147,7 +147,7 @@ class _Sample:
         self._kept += int(np.count_nonzero(below))
 
     def values(self) -> Array:
-        """Return the numbers taken."""
+        """Return the sampled numbers."""
         return np.concatenate([np.zeros(0), *(values for _, values in self._pieces)])
 
 
@@ -163,7 +163,7 @@ Sizes = Mapping[str, int] | Sequence[int]
 def learn(
     source: Any, settings: Settings, schema: Schema, sizes: Sizes | None, numbers: Numbers
 ) -> Rules:
-    """Return the encoder of training data: learnt from them, or the encoder that converted them."""
+    """Learn an encoder from training data; return the existing one if they were converted."""
     opened = open_rows(source, schema)
     first = opened.parts[0]
     known = read_converted(first)
@@ -208,7 +208,7 @@ def encoder_of(part: Part, settings: Settings, schema: Schema) -> Rules:
 def blank_encoder(
     stored: Part, settings: Settings, schema: Schema, numbers: Numbers = "scaled"
 ) -> Rules:
-    """Return an encoder with the columns of a part that has not learnt any values yet."""
+    """Return an encoder that has the columns of a part, but has not learned any values yet."""
     part = with_derived(stored, schema.made) if schema.made else stored
     first = find_columns(
         part.schema,
@@ -284,13 +284,13 @@ def count_columns(
             for column, name in zip(features, names, strict=True):
                 found = column.count(piece.column(name), None, location.of_column(name))
                 counts[column.owner].add(found)
-    if not rows:  # if the column turns out to hold text
+    if not rows:  # text and streams turn out to be empty only here
         raise DataError(f"{parts[0][0].location.name}: no rows")
     return {column: counts[column.name] for column in features if column.has_table}
 
 
 def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, PlainIds]:
-    """Return columns with the numbers of rows that the user gave, by name or in order."""
+    """Return the ids of each column, with the table rows that the user gave by name or in order."""
     names = [column.name for column in features]
     if isinstance(sizes, Mapping):
         lacking = [name for name in names if name not in sizes]

@@ -4,7 +4,7 @@
 Columns match by their position within a naming family: an encoder fitted on `I1..`, `C1..` also
 reads `int_0..`, `cat_0..`. Converted files carry the fingerprint of their encoder and hold its
 result for the raw rows, so a model trained on them also scores raw rows; any different encoder
-refuses them. A column of row weights must agree between data, schema and encoder.
+refuses them. Data, schema and encoder must agree on the column of row weights.
 
 Every id is below its table's rows and every number finite, so results are not checked again. Cost:
 one pass over each column, nothing per row.
@@ -80,7 +80,7 @@ class Reader:
 
     @cached_property
     def labels(self) -> list[tuple[str, Read]]:
-        """Names of the labels to read, and their readers; if there are several, they accept NaN."""
+        """Names of the labels to read, and their readers; with several labels, NaN is accepted."""
         labels = self.rules.schema.all_labels.values()
         pairs = zip(self.found.labels, labels, strict=True) if self.found.labels else ()
         several = len(labels) > 1
@@ -94,7 +94,7 @@ class Reader:
 
     @cached_property
     def dense(self) -> list[tuple[str, Dense]]:
-        """Names of the dense columns in the data, and the columns."""
+        """Each dense column's name in the data, and the column."""
         return [*zip(self.found.dense, self.rules.dense, strict=True)]
 
     @cached_property
@@ -107,9 +107,9 @@ class Reader:
     def columns(
         self, of_category: Callable[..., Any] = Category.encode
     ) -> list[tuple[tuple[str | None, ...], Callable[..., Any]]]:
-        """Return the names of each column's arrays, and its reader of these and their location.
+        """Return each column's array names, and a function that reads these arrays and a location.
 
-        Dense columns are read as numbers, and categories by one of their methods.
+        Dense columns are read as numbers, categories by `of_category`, a method of `Category`.
         """
         single = [*self.labels, *self.weights, *((name, own.read) for name, own in self.dense)]
         categories = (
@@ -158,7 +158,7 @@ class Reader:
                 )
 
     def warn_of_floor(self, part: Part) -> None:
-        """Warn of dense columns if many numbers of the first piece become equal.
+        """Warn of dense columns if many numbers of the first piece become equal in the logarithm.
 
         A stream is not checked, since it can be read only once. Bad rows and values are ignored
         here: the next reader refuses them or leaves them out.
@@ -188,13 +188,13 @@ def bind(
 ) -> list[tuple[Part, Reader]]:
     """Pair every part with its reader; row weights are read only together with labels.
 
-    Each schema is examined once; converted files already have their derived columns. Absent
-    `optional` columns are missing values.
+    Each schema is examined once; converted files already have their derived columns. Columns in
+    `optional` that a part lacks are added, with missing values (0 in encoded data).
 
     Raises
     ------
     DataError
-        If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
+        If a column is missing, or raw data meet an encoder of encoded data, or the reverse.
     """
     weights = rules.schema.weights if require_label and read_weights else None
     readers: dict[str, Reader] = {}
@@ -236,7 +236,7 @@ def match(rules: Rules, part: Part, require_label: bool, weights: str | None) ->
     Raises
     ------
     DataError
-        If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
+        If a column is missing, or raw data meet an encoder of encoded data, or the reverse.
     """
     find = _converted_columns if part.is_converted else _columns
     found = find(rules, part.schema, part.location.name, require_label)
@@ -260,12 +260,12 @@ def labels_in(schema: Schema, part: Part) -> tuple[str, ...]:
 def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
     """Check, without reading rows, that every raw file has the label columns.
 
-    Converted data's encoder checks its own labels later.
+    The labels of converted data are checked later, by their encoder.
 
     Raises
     ------
     DataError
-        If one is missing.
+        If a label column is missing.
     """
     if isinstance(source, BatchSource):
         return
@@ -313,7 +313,7 @@ def _converted_columns(rules: Rules, schema: pa.Schema, where: str, require_labe
 
 
 def _columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -> Columns:
-    """Return the columns of other data."""
+    """Return the columns of data that were not converted."""
     found = find_columns(
         schema,
         where,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rules`: the columns of an encoder, with learnt and given settings."""
+"""`Rules`: the columns of an encoder, with learned and given settings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rules:
     schema: Schema
 
     def __post_init__(self) -> None:
-        _ = self.pooled  # must precede columns that build their own tables
+        _ = self.pooled  # now, before a vocabulary builds a pool of its own
 
     @property
     def fields(self) -> Fields:
@@ -82,18 +82,18 @@ class Rules:
 
     @cached_property
     def takes_values(self) -> bool:
-        """Whether a row has one Python value per column."""
+        """Whether a row has one plain Python value per column, as in `few_rows`."""
         numbers = all(column.takes_values for column in self.dense)
         return numbers and not self.schema.made and all(c.takes_values for c in self.features)
 
     @property
     def rows(self) -> list[int]:
-        """Rows of each category column's table, including the two reserved rows of raw data."""
+        """Row count of each category column's table, including the reserved rows of raw data."""
         return [column.rows for column in self.features]
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing is learnt yet."""
+        """Whether nothing is learned yet."""
         return not all(self.rows)
 
     @property
@@ -139,7 +139,7 @@ class Rules:
 
     @property
     def known_owners(self) -> tuple[int, ...] | None:
-        """`owners`; None for ids that came already encoded, which may share tables in any way."""
+        """As `owners`; None if ids came already encoded, since they may share tables in any way."""
         return self.owners if self.reserves or self.share_embedding else None
 
     @property
@@ -195,5 +195,5 @@ class Rules:
 
     @cached_property
     def known_readers(self) -> dict[Any, Any]:
-        """(labels, weights) to read -> the latest schema, and its reader."""
+        """Cache of readers: (labels, weights) to read -> the latest schema and its reader."""
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns added to parts of data: derived, blank ones for data that lack them, and partitions.
+"""Columns added to parts of data: derived columns, constants, and partitions.
 
 Derived columns are computed from stored ones by `Derived`. A partition column has its value in the
 path of a file, such as `dt=2024-05-01/`. The value is text, as in a text file, but whole numbers
@@ -70,7 +70,7 @@ def derive_columns(
     names: Sequence[str],
     location: Location,
 ) -> pa.RecordBatch:
-    """Return columns of a piece, and compute derived columns that it lacks."""
+    """Return a piece with the columns `names`; compute the derived ones that it lacks."""
     there = {*piece.schema.names}
     arrays = [
         piece.column(name) if name in there else derived_column(piece, derived[name], location)
@@ -80,7 +80,7 @@ def derive_columns(
 
 
 def derived_column(piece: pa.RecordBatch, rule: Derived, location: Location) -> pa.Array:
-    """Return a rule's result for columns of a piece."""
+    """Compute a derived column from the columns of a piece."""
     return rule.make(*rule.columns(piece, location))
 
 
@@ -95,7 +95,7 @@ _is_whole = re.compile("-?[0-9]+").fullmatch
 
 
 def with_constants(part: Part, values: Mapping[str, pa.Scalar]) -> Part:
-    """Return a part with constant columns added for these values, unless it has such columns."""
+    """Return a part with a constant column for each value, unless it has one of that name."""
     own = {name: value for name, value in values.items() if name not in part.schema.names}
     if not own:
         return part
@@ -106,10 +106,10 @@ def with_constants(part: Part, values: Mapping[str, pa.Scalar]) -> Part:
 
 @dataclass(frozen=True)
 class Constants:
-    """Reads columns of a file, and constant ones."""
+    """Reader of a file's columns, and of constant columns."""
 
-    inner: Any  # reads the file
-    first: Sequence[str]  # any column of the file, for the number of rows
+    inner: Any  # reads the file's columns
+    first: Sequence[str]  # a column of the file, read only for its number of rows
     values: Mapping[str, pa.Scalar]
 
     def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns of a log of interactions, by role: user, item, time and rating, from any format.
 
-Text with a user and its items in each line is as LightGCN's and BARS's ``train.txt``: fields are
-separated by spaces, and a user without items has no interaction.
+Text may also have a user and all their items in each line, as in LightGCN's and BARS's
+``train.txt``: fields are separated by spaces, and a user without items has no interaction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _SAMPLE = 1 << 16  # the lines in these first bytes decide the format
 
 
 def are_user_lists(file: str) -> bool:
-    """Return whether lines have no names, no delimiter except spaces, and different lengths."""
+    """Return whether each line has a user and all their items, by the first lines of a file.
+
+    Such lines have no names, only spaces as delimiters, and different lengths or over four fields.
+    """
     with open_file(file) as opened:
         head = bytes(opened.read(_SAMPLE))
     lines = head.split(b"\n")[: -1 if len(head) == _SAMPLE else None]
@@ -112,7 +115,7 @@ def read_columns(
 
 
 def _text_of(file: str) -> TextFormat:
-    """Return the format of a file of interactions by its first line; None if it is not text."""
+    """Return the format of a text file of interactions by its first line; else the default."""
     block = next(read_blocks(file, quoted=False, block_bytes=1 << 20), None)
     if block is None or is_parquet(bytes(block.data[:4])):
         return TextFormat()

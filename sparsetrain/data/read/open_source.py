@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`open_source`: recognition of every kind of input data.
 
-`FORMATS` is the table of file formats. A name that ends in .parquet is parquet regardless of its
-content, so wrong content is reported. A name with a text suffix is text. Any other file, such as
-Criteo's `day_0`, is recognised by its first bytes.
+`FORMATS` is the table of file formats. A file with the suffix .parquet is opened as parquet, so
+that wrong content is reported. A file with a text suffix is opened as text. Any other file, such as
+Criteo's `day_0`, is recognized by its first bytes.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _data_files(path: str, inside: list[str]) -> list[str]:
 
 
 def _is_data(file: str) -> bool:
-    """Skip files that writers put beside their data, such as `_metadata` or partial files."""
+    """Return whether a file has data, unlike `_metadata` or partial files beside the data."""
     return not any(part.startswith(("_", ".")) for part in file.split("/"))
 
 

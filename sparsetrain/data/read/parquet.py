@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parquet files: one part per row group, validated when opened.
 
-Every footer is read when the source is opened, so a missing, empty, truncated or foreign file is
-reported before the first batch. Rows are read with `ParquetFile.iter_batches`, and page checksums
-are verified where the writer made them. Memory: the stored column chunks of one row group (buffers
-of them if it is large), one unpacked page of each column, and a piece. A piece has fewer rows if
-rows are long: a few kB on disk can repeat a text of 1 MB in every row. If the footer does not bound
-the length of rows, the first piece has one row, and each piece sets the size of the next.
+Every footer is read when the source is opened, so a missing, empty, truncated or non-parquet file
+is reported before the first batch. Rows are read with `ParquetFile.iter_batches`, and page
+checksums are verified if the file has them. Memory: the stored column chunks of one row group
+(buffers of them if it is large), one unpacked page of each column, and a piece. A piece has fewer
+rows if rows are long: a few kB on disk can repeat a text of 1 MB in every row. If the footer does
+not bound the length of rows, the first piece has one row, and each piece sets the size of the next.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from sparsetrain.errors import DataError, first_line
 from sparsetrain.system.file_locks import read_json
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
-_DICTIONARY = (
-    1 << 20
-)  # bytes, the usual limit of writers: every piece would search a larger dictionary
-_PIECE_BYTES = 1 << 26  # bytes of a piece, estimated by its row group's mean
+# Text is read as codes only if its dictionary page has at most so many bytes, the usual limit of
+# writers, because every piece searches the whole dictionary.
+_DICTIONARY = 1 << 20
+_PIECE_BYTES = 1 << 26  # most bytes of a piece, estimated from its row group's mean row
 _GROWTH = 4  # largest ratio of a piece's rows to the previous piece's
-# Encodings for which the footer gives the size of texts in memory, and the dictionary encoding.
+# Encodings for which the footer gives the size of texts in memory, and dictionary encodings.
 _TELLING = {"PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
-_TELLING |= {"RLE", "BIT_PACKED"}  # of levels
-_LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which it is read through buffers
-_IN_LIST = (".list.element", ".list.item", ".bag.array_element", ".array")  # by who wrote it
+_TELLING |= {"RLE", "BIT_PACKED"}  # encodings of levels, not of values
+_LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes: larger row groups are read through buffers
+# Endings of the path of the values in a list column; they depend on the writer.
+_IN_LIST = (".list.element", ".list.item", ".bag.array_element", ".array")
 
 
 def is_parquet(head: bytes) -> bool:
@@ -69,7 +70,7 @@ def parquet_parts(file: str) -> Iterator[Part]:
 
 
 def _leaves(schema: Any) -> dict[str, int]:
-    """Return which leaf of a file's schema holds the values of a column, or of its lists."""
+    """Map each column to the leaf of the schema that holds its values, or its lists' values."""
     paths = {schema.column(index).path: index for index in range(len(schema))}
     inside = {path.removesuffix(end): i for path, i in paths.items() for end in _IN_LIST}
     return inside | paths
@@ -161,12 +162,12 @@ class _RowGroup:
 
     @property
     def _stored(self) -> Any:
-        # Read again, since metadata of a row group cannot be pickled, unlike a file's.
+        # Not kept as a field: a row group's metadata cannot be pickled, but the file's can.
         return self.metadata.row_group(self.location.row_group)
 
     @property
     def num_rows(self) -> int:
-        """Rows, by the footer."""
+        """Number of rows, from the footer."""
         return int(self._stored.num_rows)
 
     def range_of(self, name: str) -> Range | None:
@@ -179,8 +180,8 @@ class _RowGroup:
     def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield record batches, with the text columns among `coded` as dictionaries.
 
-        Parquet stores most text as codes into a dictionary. Expanding these and then looking texts
-        up again took half of the reading time.
+        Parquet stores most text as codes into a dictionary. Expanding the codes and then looking up
+        each text took half of the reading time.
         """
         texts = [name for name in coded if pt.is_string(self.schema.field(name).type)]
         text = [name for name in texts if self._has_small_dictionary(name)]
@@ -223,7 +224,7 @@ class _RowGroup:
                     rows += piece.num_rows
                     fitting = int(_PIECE_BYTES * piece.num_rows / max(_bytes_of(piece), 1))
                     size = min(piece_rows, size * _GROWTH, max(1, fitting))
-                    reader.reader.set_batch_size(size)  # of the following ones
+                    reader.reader.set_batch_size(size)  # for the following pieces
                     yield piece
         except pa.ArrowMemoryError:
             raise  # this error is not about the file
@@ -252,7 +253,7 @@ class _RowGroup:
         return column.physical_type != "BYTE_ARRAY" or _TELLING.issuperset(column.encodings)
 
     def _row_bytes(self, name: str, is_coded: bool) -> float:
-        """Return the approximate bytes of a column's row in memory."""
+        """Return the approximate bytes in memory that a column needs per row."""
         type_ = self.schema.field(name).type
         if name not in self.leaves or not (is_bag(type_) or kind_of(type_) == TEXT):
             return 8

@@ -2,8 +2,8 @@
 """Splits of a source into two that share no row: at random, or by time.
 
 Both halves keep the row numbers of the files. Nothing is copied: each half reads all parts and
-drops the other's rows. A random split depends on the seed and on a row's position; a split by time
-on the time column alone.
+drops the rows of the other half. A random split depends on the seed and on a row's position; a
+split by time on the time column alone.
 
 A time is a number, such as Avazu's YYMMDDHH or seconds, or a date or timestamp (as text in ISO
 8601). Dates and timestamps are compared as seconds since 1970, in UTC if they state no zone.
@@ -55,7 +55,7 @@ def split_share(
     Returns
     -------
     tuple of Source
-        The rest, then the share.
+        The remaining rows, then the share.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def split_time(
 ) -> tuple[Source, Source]:
     """Split by a time column: the second source gets the rows at `at` and later.
 
-    Row groups with statistics on one side of the split are not read.
+    Row groups that are on one side of the split, by their statistics, are not read to split them.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def timestamp(at: float | str | datetime) -> float:
 
 
 def of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
-    """Yield the part's rows on one side, if any."""
+    """Yield a part with the rows on one side of `at`, if there are any."""
     require_times(part, column)
     side = _side(part, column, at)
     if side is None:
@@ -208,7 +208,7 @@ def _keep_by_hash(
     rows = np.arange(before, before + len(piece), dtype=np.uint64)
     start = ((index << 40) + seed * 0x9E3779B97F4A7C15) % 2**64
     x = rows + np.uint64(start)
-    # The finaliser of SplitMix64: every bit of a row's number decides every bit of the result.
+    # The finalizer of SplitMix64: every bit of a row's number affects every bit of the result.
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x ^= x >> np.uint64(31)
@@ -221,7 +221,7 @@ def _keep_by_time(
 ) -> Array:
     values = read_times(piece.column(column), location.of_column(column))
     if values.dtype.kind != "f" and math.isfinite(at):
-        at = math.ceil(at)  # otherwise NumPy would round integers to floats
+        at = math.ceil(at)  # compared with a float, the integers would be rounded
     return (values >= at) == later
 
 

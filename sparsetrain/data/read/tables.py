@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in memory and streams of record batches as a `Source`.
+"""Sources that read tables in memory and streams of record batches.
 
 A table is split into slices that share its memory. Only columns that may be used are converted;
 other columns of a frame may hold anything.
@@ -57,7 +57,7 @@ def foreign_errors(name: str, rows: int = 0) -> Iterator[None]:
 def _read_on(
     read: Any, name: str, names: Sequence[str], coded: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a library's pieces."""
+    """Yield the pieces of a library's reader; raise its errors as `DataError`."""
     pieces, rows = read(names), 0
     while True:
         with foreign_errors(name, rows):
@@ -92,7 +92,7 @@ def _scan(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _first(streamed: Any) -> pa.Table:
-    """Return the first rows, which decide the types; several, since values may be missing."""
+    """Return the first rows, to infer types; a single row might have missing values."""
     for table in streamed.iter(PIECE_ROWS):
         return table
     raise DataError("stream: no rows")
@@ -105,7 +105,7 @@ def _iterate(streamed: Any, known: pa.Schema, names: Sequence[str]) -> Iterator[
 
 
 def _of_kind(table: pa.Table, known: pa.Field) -> Any:
-    """Return a column, nulls if it is absent; refuse values unlike earlier ones."""
+    """Return a column, nulls if it is absent; refuse values of a different kind than before."""
     if known.name not in table.column_names or pt.is_null(table.field(known.name).type):
         return pa.nulls(len(table), known.type)
     column = table.column(known.name)
@@ -202,7 +202,7 @@ def _imported(data: Any) -> pa.Table:
 
 
 def names_in(data: Any) -> list[str]:
-    """Return the names of all columns of a frame, a dict or rows; () for other data."""
+    """Return the names of all columns of a frame, a dict or rows; [] for other data."""
     data = by_column(data)
     return [name for name in data if isinstance(name, str)] if _is_named(data) else []
 
@@ -277,7 +277,7 @@ def _array(values: Any, nan_is_null: bool, name: str) -> Any:
 
 def _refuse_value(values: Any, location: Location) -> None:
     """Refuse a value of a different type than earlier ones, in plainer words than Arrow's."""
-    before: dict[bool, str] = {}  # type of the values, and of the values in lists
+    before: dict[bool, str] = {}  # inside a list? -> type of the earlier values
     for row, value in enumerate(values):
         bag = value if isinstance(value, _BAGS) else ()
         for inside, each in ((False, value), *((True, item) for item in bag)):
@@ -360,7 +360,7 @@ def _stream(reader: pa.RecordBatchReader) -> Part:
 
 
 def _check_types(batch: pa.RecordBatch, known: pa.Schema, names: Sequence[str], rows: int) -> None:
-    """Refuse a batch with types unlike its reader's schema, which a generator may yield."""
+    """Refuse a batch if its types differ from the reader's schema, as a generator's may."""
     found = batch.schema
     for name in names:
         require_column(found.names, name, "reader's", _BATCHES.moved(rows))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step on a GPU: kernels launched one by one, after everything that may fail.
+"""A step on a GPU: update kernels launched one by one, after everything that may fail.
 
-The host waits for the device once, to read the loss, whether all numbers are finite, and how many
-rows were touched. Nothing waits for the updates.
+The host waits for the device once, to read the loss, the check for NaN and infinity, and the number
+of touched rows. It does not wait for the updates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sparsetrain.tables.table import segment_spans
 
 
 class DeviceStep:
-    """Steps on one state, with gradients of fixed names and kinds, by the state's rules.
+    """The steps of one optimizer state, for gradients of fixed names and kinds (dense or sparse).
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class DeviceStep:
         The state that `run_` will write.
     """
 
-    machines: Sequence[Any] = ()  # kernels are launched one by one
+    machines: Sequence[Any] = ()  # none: kernels are launched one by one
 
     def __init__(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
@@ -74,7 +74,7 @@ class DeviceStep:
     def _fits(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
     ) -> bool:
-        """Return whether all tensors are the same objects and dense gradients keep their shapes."""
+        """Return whether tensors are the same objects as before and dense gradients keep shapes."""
         tensors = [*params.values(), *state.tables.slots()]
         return (
             len(tensors) == len(self._tensors)
@@ -134,7 +134,7 @@ class DeviceStep:
     def _begin_sorts(
         self, gradients: Mapping[str, Gradient], state: State
     ) -> dict[str, DeviceSort]:
-        """Start to sort the ids without a plan; the device sorts while the host continues."""
+        """Start sorting the ids of gradients without a plan, while the host continues."""
         begun = {}
         for name in self._tables:
             gradient = gradients[name]

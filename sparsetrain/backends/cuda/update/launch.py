@@ -37,7 +37,7 @@ class RowUpdate:
     target : Target
         The parameter (V, D) and its slots, which are written.
     rule : UpdateRule
-        Its spec is the kernels' arithmetic.
+        Its `spec` defines the arithmetic of the kernels.
     """
 
     def __init__(self, target: Target, rule: UpdateRule) -> None:
@@ -52,7 +52,7 @@ class RowUpdate:
         scalars: Sequence[float],
         span: tuple[int, int],
     ) -> None:
-        """Update the rows of segments `span`."""
+        """Update the rows of the plan's segments [first, end), given as `span`."""
         if span[0] == span[1]:
             return
         source, values = gradient.source, gradient.values
@@ -79,12 +79,12 @@ class RowUpdate:
 
 
 class Foreach:
-    """The update by one rule of dense parameters with one dtype and at least one axis.
+    """One rule's update of dense parameters that share a dtype and have at least one axis.
 
     Parameters
     ----------
     rule : UpdateRule
-        Its spec is the kernels' arithmetic.
+        Its `spec` defines the arithmetic of the kernels.
     targets : mapping of str to Target
         The parameters and their slots, by name.
     """
@@ -103,7 +103,7 @@ class Foreach:
         ]
 
     def update_(self, gradients: Mapping[str, Any], numbers: Sequence[float]) -> None:
-        """Write all parameters and slots."""
+        """Update all parameters and their slots; `numbers` are the scalars of the step."""
         for run, part in self._launches:
             arrays = [array for name, own in part for array in (gradients[name], *own)]
             run(*arrays, *numbers)
@@ -123,12 +123,12 @@ def update_dense_(
     rows: tuple[int, int],
     begin: int = 0,
 ) -> None:
-    """Update rows [first, end) with a gradient's rows from `begin` on."""
+    """Update the rows `rows`, [first, end), with a gradient's rows from `begin` on."""
     spec = rule.spec.of_all_rows
     height, width = matrix_shape(target.param.shape)
     numbers, size = [*rows, begin], prod(map(int, gradient.shape))
     shape = size // width, width
-    if is_flat(spec, format_of(str(target.param.dtype))):  # one row of all elements
+    if is_flat(spec, format_of(str(target.param.dtype))):  # view all elements as one row
         numbers = [number * width for number in numbers]
         height, width, shape = 1, height * width, (1, size)
     _dense_kernel(target_of(target.param), spec, str(target.param.dtype))(
@@ -139,7 +139,7 @@ def update_dense_(
 def densified(
     gradient: RowSparse, plan: CoalescePlan, part: RowRange, span: tuple[int, int]
 ) -> NDArray:
-    """Return the rows of one range as a dense tensor (rows, D); only in dense mode."""
+    """Return one range's gradient as a dense tensor (rows, D), for rules in dense mode."""
     values = gradient.coalesce(plan).values
     shape, what = (part.end - part.first, gradient.width), f"the dense gradient of {part.label}"
     dense = runtime.empty(shape, str(values.dtype), what, values.device)  # as large as the table

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA kernels of an update rule: touched rows, dense parameters, and catch-up, all in place.
 
-They apply the same `KernelSpec` to the same elements as the CPU's kernels. Touched rows: one thread
-for each vector of four columns of each row. A dense parameter: one thread for each element;
-`arrays` updates all dense parameters of a step. If a formula has values that a row shares (a mean,
-a per-row slot), the threads of the row wait at a barrier before any of them writes. Each element
-has one writer, and there are no atomic operations: every run gives the same bits.
+They apply the same `KernelSpec` to the same elements as the CPU's kernels. One thread updates a
+vector of four columns of a touched row, or one element of a dense parameter. (`arrays` updates all
+dense parameters of a step in one launch.) If the elements of a row share a value (a mean, a per-row
+slot), the threads of the row wait at a barrier before any of them writes. Each element has one
+writer, and there are no atomic operations: every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import Parameter, is_flat, scalars
 from sparsetrain.tables.multiply_add import define_multiply_add
 
-# TVM 0.27 does not lower `tirx.fma` for CUDA. With a lowering for it, TVM turns every sum of a
-# product into an fma, in matrix products too, and computes wrong numbers for some vectors. So this
-# is a product and a sum, which nvcc fuses.
+# TVM 0.27 does not lower `tirx.fma` for CUDA. If a lowering is registered, TVM turns every sum of a
+# product and a number into an fma, in matrix products too, and computes wrong numbers for some
+# vectors. So emit a product and a sum, which nvcc fuses.
 define_multiply_add("cuda", lambda x, y, z: x * y + z)
 
 
 def row_update_kernel(
     spec: KernelSpec, width: int, dtype: str, index_dtype: str, pooled: bool
 ) -> PrimFunc:
-    """Build the in-place update of a plan's rows, segments [first, end).
+    """Build the in-place update of the rows of a plan's segments [first, end).
 
     Arguments: rows (U,), order (N,), offsets (U + 1,), source (S,), values (M, D), the sums of
     chunks and of blocks, weight (V, D), one array per slot, the scalars of the step, its
@@ -100,7 +100,7 @@ def _row_by_vectors(
 
 
 def _each_lane(parameter: Parameter, lanes: int) -> Any:
-    """Loop over the columns of a vector: vectorized, or serial if each is rounded."""
+    """Loop over the columns of a vector: vectorized, or serial if each column is rounded."""
     return (T.vectorized if parameter.lanes == lanes else T.serial)(0, lanes)
 
 
@@ -115,16 +115,16 @@ def _row_by_row(
     width = parameter.width
     lanes = vector_lanes(width, parameter.dtype)
     vectors = width // lanes
-    members = min(vectors, THREADS)  # threads of a row
-    held = THREADS // members  # rows of a block
+    members = min(vectors, THREADS)  # threads per row
+    held = THREADS // members  # rows per block
     with blocks_of_threads(tirx.ceildiv(span[1] - span[0], held)) as (block, thread):
         gradient = T.alloc_buffer((held, width), parameter.dtype, scope="shared")
         place = T.Bind(tirx.min(tirx.floordiv(thread, members), held - 1))
         member = T.Bind(thread - place * members)
         wanted = T.Bind(span[0] + block * held + place)
         works = tirx.And(member < members, wanted < span[1])
-        # Threads without a row read an arbitrary one and write nothing, because all must reach the
-        # barriers.
+        # All threads must reach the barriers, so threads without a row of their own read an
+        # existing row and write nothing.
         segment = T.Bind(tirx.min(wanted, span[1] - 1))
         row = T.Bind(tirx.Cast("int64", runs.rows[segment]))
         with T.If(works), T.Then(), _vectors(vectors, members, member) as vector:
@@ -159,7 +159,7 @@ def _sum(sums: Sums, lanes: int, edges: tuple[Any, Any], column: Any) -> Any:
 
 @contextmanager
 def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
-    """Loop over the vectors of a row that a thread owns."""
+    """Loop over the vectors that a thread owns in its row."""
     with T.serial(0, -(-vectors // members)) as turn:
         vector = T.Bind(turn * members + member)
         with T.If(vector < vectors), T.Then():
@@ -170,9 +170,9 @@ def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
     """Build the in-place update of rows [first, end) of a parameter viewed as (rows, columns).
 
     One compiled kernel serves any shape. Arguments: gradient (N, C), weight (R, C), one array per
-    slot, the scalars of the spec, the noise keys for halves, first, end, and begin, the gradient's
-    row for `first`. If `is_flat`, it updates elements [first, end) of (1, R * C) with a gradient
-    (1, N * C).
+    slot, the scalars of the spec, two keys of the rounding noise if weights are rounded, first,
+    end, and begin (the gradient's row for `first`). If `is_flat`, the kernel updates elements
+    [first, end) of (1, R * C) with a gradient (1, N * C).
     """
     with kernel() as built:
         height, width, rows, across = extents(4)
@@ -200,7 +200,7 @@ def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
 def dense_rows(
     parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any, begin: Any = 0
 ) -> None:
-    """Emit the update of rows [first, end), a block each, with gradient rows from `begin` on."""
+    """Emit the update of rows [first, end), one block per row, with gradient rows from `begin`."""
     with (
         blocks_of_threads(end - first) as (block, thread),
         T.If(block < end - first),
@@ -220,9 +220,9 @@ def dense_rows(
 def catch_up_kernel(
     spec: KernelSpec, width: int, dtype: str, index_dtype: str | None, capped: bool
 ) -> PrimFunc:
-    """Bring rows up to date with a step, as on the CPU; `replayed` has an entry per block of rows.
+    """Build the kernel that brings rows up to step `now`; one thread replays one row.
 
-    A thread replays a whole row.
+    The arguments are as in `replay.catch_up_kernel`, but `replayed` has an entry for each block.
     """
     with kernel() as built:
         segments, table, steps, strips = extents(4)
