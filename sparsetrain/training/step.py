@@ -69,7 +69,7 @@ class Loss:
 
 
 class TrainingStep:
-    """Steps of a trainer, which read it and write its parameters and state."""
+    """Steps of a trainer: they read the trainer, and write its parameters and state."""
 
     trusts = False  # whether the program skips the check of ids
 
@@ -148,7 +148,7 @@ class TrainingStep:
         return runtime.as_tensor(np.float32(total)), summed
 
     def _gradients_of(self, batch: Batch, first_row: int = 0) -> tuple[NDArray, Mapping[str, Any]]:
-        """Loss and gradients of a part of a batch."""
+        """Return loss and gradients of a part of a batch."""
         inputs, rows = self._inputs(batch, first_row)
         weights = self._trainer.params.rows(rows)
         return self._trainer.program(weights, inputs, checked=self.trusts)
