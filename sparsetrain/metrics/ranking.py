@@ -88,8 +88,8 @@ class RankingMetrics:
         scores : ndarray (B, I) of a float type
             Score of each item for each user. -inf ranks an item last.
         chosen : Ragged of B lists, optional
-            Items that each user chose, as columns of `scores`; by default the first column, for
-            scores of one chosen item and I - 1 negatives.
+            Items that each user chose, as columns of `scores`; by default the item of the first
+            column: the scores are then of one chosen item and I - 1 negatives.
         seen : Ragged of B lists, optional
             Items left out of the ranking, such as items seen in training. A chosen item is ranked
             even if it is in `seen`.

@@ -255,7 +255,7 @@ class Fields(Feature):
         return self.names
 
     def table_of(self, name: str, column: str) -> str | None:
-        """Return the name of a column's table, as in saved runs; None if it is no field."""
+        """Return the name of a column's table, as in saved runs; None for other columns."""
         if column not in self.names:
             return None
         return f"{self.attribute}.{self.names[self.owners[self.names.index(column)]]}.weight"

@@ -142,7 +142,7 @@ def _check_zero_gradient(formula: Formula, hyper: Mapping[str, float]) -> None:
             if formula.noop_on_zero_grad == "always":
                 tried.append(tuple(stepped(np.ones_like(weight), tried[0])[1:]))
             after = [stepped(np.zeros_like(weight), slots) for slots in tried]
-    except Exception:  # the step accepts only symbols
+    except Exception:  # such a step accepts only symbols
         return
     for slots, found in zip(tried, after, strict=True):
         if not all(map(np.array_equal, found, (weight, *slots))):

@@ -82,7 +82,7 @@ class UpdateRule(RowOptions):
 
     @property
     def has_last(self) -> bool:
-        """Whether rows have the slot `last`: in exact or closed mode, if zero gradients matter.
+        """Whether rows have the slot `last`: in exact or closed mode, if a 0 gradient changes rows.
 
         Rows that are updated densely have it too, so that a checkpoint does not depend on `update`.
         """

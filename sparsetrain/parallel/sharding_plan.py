@@ -45,7 +45,7 @@ class Placed(NamedTuple):
         return (0, 1) if self.owner == rank else (self.rows.stop - self.rows.start, 1)
 
     def held(self, rank: int, size: int) -> int:
-        """Return how many rows a rank has."""
+        """Return how many of the table's rows a rank has."""
         first, step = self.on(rank, size)
         return len(range(first, self.rows.stop - self.rows.start, step))
 

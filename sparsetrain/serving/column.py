@@ -140,7 +140,7 @@ _LISTS = {list, tuple, np.ndarray}
 
 
 def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
-    """Return Python's numbers or texts as a column; None is missing."""
+    """Return Python numbers or texts as a column; None is a missing value."""
     missing = None
     if type(None) in kinds:
         kinds.remove(type(None))

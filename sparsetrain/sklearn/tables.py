@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns by name from a scikit-learn user's `X`: a frame, an Arrow table, a dict or an array.
+"""Columns by name from a scikit-learn user's `X`: a DataFrame, Arrow table, dict or array.
 
 Only columns of object or text arrays are copied.
 """
@@ -21,7 +21,7 @@ _GIVEN = "given", Location("table")  # words for error messages
 
 
 def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
-    """Return a frame with the names of `X`, for scikit-learn's checks, and the columns by name.
+    """Return a table with the names of `X`, for scikit-learn's checks, and the columns by name.
 
     Return None for an array, which has no column names.
     """

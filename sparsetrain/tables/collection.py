@@ -75,7 +75,7 @@ class Tables(MutableMapping[str, NDArray]):
         self._counted[0] = number
 
     def each(self) -> Iterable[Table]:
-        """All tables, and parameters that are not tables."""
+        """Every `Table`, including those of parameters that are not embedding tables."""
         return self._tables.values()
 
     def table(self, name: str) -> Table:

@@ -208,7 +208,7 @@ class KernelSpec(NamedTuple):
         return np.stack([weight, *slots])
 
     def stepped(self, values: np.ndarray, numbers: Sequence[float]) -> list[Any]:
-        """Return weights and slots, the rows of `values`, after a step without a gradient."""
+        """Return weights and slots after a step without a gradient; `values` has the old ones."""
         rounded = map(float, np.asarray(numbers, np.float32))
         h = SimpleNamespace(**dict(zip(self.numbers, rounded, strict=True)), count=0.0)
         weight, gradient = self.at_zero.prepare(values[0], np.zeros_like(values[0]), h)
@@ -224,7 +224,7 @@ class KernelSpec(NamedTuple):
             with np.errstate(all="ignore"):
                 found = np.stack(self.stepped(values, numbers))
                 made = self.transition(numbers) @ values
-        except Exception:  # the step accepts only symbols
+        except Exception:  # such a step accepts only symbols
             return False
         return np.allclose(found, made, rtol=1e-12, atol=1e-12)
 

@@ -223,7 +223,7 @@ class Row:
         formula = self.parameter.spec.formula
         if not any(slot.per == "row" for slot in formula.slots):
             return
-        unused = zero(self.parameter.dtype)  # instead of an element's values
+        unused = zero(self.parameter.dtype)  # a placeholder for an element's values
         old = tuple(unused if value is None else value for value in self.old)
         _, new = formula.step(unused, unused, old, self.h)
         for slot, array, value in zip(formula.slots, self.parameter.slots, new, strict=True):

@@ -45,7 +45,7 @@ class Table:
     slots : dict of str to Tensor
         Slots by name, with `last` (V,) int32 if rows may lag.
     ranges : sequence of Range
-        The rules of its rows.
+        Ranges of its rows, each with the rule of its updates.
     named : mapping of str to slice
         The rows of each table by name; empty for a parameter that is not a table.
     count : (1,) int64
@@ -191,7 +191,7 @@ class Table:
             )
 
     def require_last(self) -> None:
-        """Refuse a row-sparse gradient if rows should lag, but have no slot `last`.
+        """Refuse a row-sparse gradient if rows need the slot `last`, but do not have it.
 
         Raises
         ------
@@ -295,7 +295,7 @@ class Table:
         span: tuple[int, int],
         plan: CoalescePlan | None = None,
     ) -> int:
-        """Catch up rows of a span, or of segments of a plan; return the number of steps."""
+        """Catch up rows `span`, or segments `span` of a plan; return the steps replayed."""
         param, limit = self.weight, rule.max_replayed_steps
         if history.spec.closed:
             limit = limit or replay.FEW

@@ -173,7 +173,7 @@ def loss_inputs(
 
 
 def step_inputs(trainer: Trainable, first_row: int = 0) -> dict[str, Any]:
-    """Return the step's own inputs of a gradient program: the loss scale and the dropout key."""
+    """Return a gradient program's inputs besides the batch: the loss scale and dropout key."""
     inputs = {**trainer.arithmetic.loss.inputs}
     if trainer.draws:
         inputs |= dropout_inputs(trainer.seed, trainer.steps, first_row)

@@ -331,7 +331,7 @@ def _kind(schema: pa.Schema, name: str, location: Location, lists: bool = False)
 
 
 def require_kind(type_: pa.DataType, location: Location, lists: bool = False) -> str:
-    """Return the kind of an Arrow type, with `lists` of a list's values; refuse other types."""
+    """Return the kind of a type (of its list values if `lists`); refuse unsupported types."""
     kind = kind_of(element(type_) if lists else type_)
     if kind is None:
         raise location.error(

@@ -270,7 +270,7 @@ class Schema(
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
         """Build a schema from plain values, as `to_dict` returns them."""
-        if isinstance(values, Mapping):  # pydantic's error for a union of types is long
+        if isinstance(values, Mapping):  # before pydantic, with its long errors for unions
             Labels(values.get("labels") or {}, f"{where}: labels")
         return fill(values, cls, where)
 

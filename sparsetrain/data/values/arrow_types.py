@@ -143,7 +143,7 @@ def view_lengths(array: Any) -> np.ndarray:
 
 
 def require_utf8(array: Any, location: Location, *, bytes_too: bool = False) -> None:
-    """Refuse text (n,) that is not UTF-8, also in a dictionary; with `bytes_too`, also bytes.
+    """Refuse text (n,) that is not UTF-8, also in a dictionary; `bytes_too` checks bytes as well.
 
     Arrow does not check this when it reads parquet.
     """

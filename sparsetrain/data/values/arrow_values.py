@@ -94,7 +94,7 @@ def plain_floats(array: Any, location: Location, kind: str) -> Array:
 
 
 def exact_integers(array: Any) -> tuple[Array, Array] | None:
-    """Return integers (n,), 0 where missing, and a mask of missing ones; None if any is no integer.
+    """Return integers (n,), 0 where missing, and a mask; None if any value is not an integer.
 
     `read_numbers` would round integers from 2**53 on. Text and decimals are accepted if all of them
     are integers.

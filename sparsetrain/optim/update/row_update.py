@@ -22,7 +22,7 @@ from sparsetrain.kernels.builder import Prefetch, line_starts
 from sparsetrain.tables.kernel_parts import Parameter, zero
 
 LINES = 256  # most cache lines that are prefetched but not yet used
-VALUE_LINES = 8  # most lines of a gradient row; more than of a weight row, since it is only summed
+VALUE_LINES = 8  # most lines of a gradient row; more than for a weight row, since it is only summed
 
 
 class Runs(NamedTuple):
