@@ -41,7 +41,7 @@ class ClickModel(Model):
     Parameters
     ----------
     rows : sequence of F int
-        Rows of each feature's table.
+        Number of rows of each feature's table.
     dim : int, or mapping from str to int
         D, width of all tables; or widths of features by name: ``{"user": 32}``. ``"*"`` is the
         width of all features that are not named, 16 by default.
@@ -49,8 +49,8 @@ class ClickModel(Model):
         Number of dense features per row. With 0, the default, the model gets a column of ones.
     pooling : {None, "sum", "mean"}, or mapping from str to them
         None: one id per feature. Otherwise features are bags of ids, as `sparsetrain.data.Ragged`,
-        pooled like this, or by feature name: ``{"tags": "mean"}``. Features that are not named use
-        the pooling of ``"*"``, by default a sum. Without `pooling`, an encoder decides.
+        pooled in this way, or by feature name: ``{"tags": "mean"}``. Features that are not named
+        use the pooling of ``"*"``, by default a sum. Without `pooling`, an encoder decides.
     weighted : bool
         Whether bags have per-sample weights; only with ``pooling="sum"``.
     names : sequence of F str, optional
@@ -71,7 +71,7 @@ class ClickModel(Model):
         label. The logit of a real label is the prediction itself; a number C means the classes 0 to
         C - 1, with a logit each.
     label_weights : mapping from str to float, optional
-        Factors of the losses of labels; by default 1.
+        Factor of each label's loss; by default 1.
     numbers : {"scaled", "piecewise", "binned", "periodic", "autodis"}
         "scaled": numbers are only dense features. Otherwise each also has a learnt vector, an
         additional field of `embedded`; see `PiecewiseLinear`, `Binned`, `Periodic` and `AutoDis` in

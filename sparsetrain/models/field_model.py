@@ -31,7 +31,7 @@ _OF_ALL = ("dim", *ClickModel._options_of_all)
 
 
 class FieldModel(ClickModel):
-    """Click model with a `forward` that begins with `fields`.
+    """Click model with a `forward` that begins with a call of `fields`.
 
     Constructor arguments are checked against the types in the subclass's signature.
 

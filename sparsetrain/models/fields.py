@@ -57,7 +57,7 @@ class Fields(Feature):
     names : sequence of F str
         Names of the columns, and of their tables unless shared.
     rows : sequence of F int
-        Rows of each column's table.
+        Number of rows of each column's table.
     owners : sequence of F int
         For each column, the position of its table's owner.
     arguments : sequence of str
@@ -165,7 +165,7 @@ class Fields(Feature):
         ----------
         batch : Batch
         floats : mapping from str to array
-            Further arguments, copied to aligned memory; not possible with lists.
+            Further arguments, which are copied to aligned memory, except with lists.
         room : callable, optional
             As in `Model.inputs`. By default the kernel runs on all threads.
         """

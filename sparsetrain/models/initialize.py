@@ -65,7 +65,7 @@ def initial_params(
 
 
 def uniform(bound: float) -> Draw:
-    """Return a draw of numbers uniform in [-bound, bound)."""
+    """Return a `Draw` of numbers uniform in [-bound, bound)."""
 
     def draw(stream: np.random.Generator, count: int) -> np.ndarray:
         return (2.0 * stream.random(count, dtype=np.float32) - 1.0) * np.float32(bound)
@@ -74,7 +74,7 @@ def uniform(bound: float) -> Draw:
 
 
 def normal(deviation: float) -> Draw:
-    """Return a draw of normal numbers with mean 0."""
+    """Return a `Draw` of normal numbers with mean 0."""
 
     def draw(stream: np.random.Generator, count: int) -> np.ndarray:
         return stream.standard_normal(count, dtype=np.float32) * np.float32(deviation)
@@ -83,7 +83,7 @@ def normal(deviation: float) -> Draw:
 
 
 def draw_of(layer: Any, shape: Sequence[int]) -> Draw:
-    """Return the draw for a parameter, by the layer that it belongs to; see `Model.initialize`."""
+    """Return the `Draw` for a parameter, by the layer that holds it; see `Model.initialize`."""
     if isinstance(layer, Embedding):
         deviation = layer.deviation
         return uniform(sqrt(1 / shape[0])) if deviation is None else normal(deviation)

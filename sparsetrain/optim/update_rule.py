@@ -41,7 +41,7 @@ class RowOptions:
 
 @dataclass(frozen=True)
 class UpdateRule(RowOptions):
-    """A formula with numbers and options; if `update` is None, `with_update` decides it.
+    """A formula with hyper-parameters and options; if `update` is None, `with_update` decides it.
 
     Parameters
     ----------

@@ -151,7 +151,7 @@ class Ranks(Shards, OneProcess):
             return trainer._watched(batch, batch.parts.values())
 
     def compile_scores(self, trainer: Any) -> None:
-        """See `OneProcess.compile_scores`; on all ranks."""
+        """See `OneProcess.compile_scores`; one rank of each machine compiles first."""
 
         def compile_all() -> None:
             for function in {*trainer.model.functions} - {"loss", "items"}:

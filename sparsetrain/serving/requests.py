@@ -25,7 +25,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 _DAMAGED = (ValueError, IndexError, OverflowError, struct.error)  # raised by wrong offsets
 _OBJECT = 4  # least memory of a Python object, in array elements
-_NUMBERS = 4096  # numbers written at once, while all threads wait
+_NUMBERS = 4096  # numbers formatted at once, while all threads wait
 
 
 def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column]:

@@ -21,7 +21,7 @@ _GIVEN = "given", Location("table")  # words for error messages
 
 
 def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
-    """Return a table with the names of `X`, for scikit-learn's checks, and the columns by name.
+    """Return a frame with the names of `X`, for scikit-learn's checks, and the columns by name.
 
     Return None for an array, which has no column names.
     """
@@ -49,7 +49,7 @@ def array_names(count: int) -> list[str]:
 
 
 def free_name(name: str, taken: Mapping[str, Any]) -> str:
-    """Return `name`, followed by as many underscores as make it unused."""
+    """Return `name`, followed by as many underscores as it takes to be unused."""
     while name in taken:
         name += "_"
     return name

@@ -57,7 +57,7 @@ class Tables(MutableMapping[str, NDArray]):
         return len(self._tables)
 
     def with_constants(self, constants: Iterable[Table]) -> Tables:
-        """Return the same tables, with constants that no step changes."""
+        """Return the same tables, joined with constants, which no step changes."""
         more = {table.name: table for table in constants}
         return Tables({**self._tables, **more}, self.count) if more else self
 

@@ -123,7 +123,7 @@ class Parameter:
         return self.stored.row(self, row, h)
 
     def tiles(self) -> tuple[int, int]:
-        """Number of vectors in a row, and the columns of each."""
+        """Number of SIMD vectors in a row, and the columns of each."""
         if self.lanes is None:
             return column_tiles(self.width)
         return self.width // self.lanes, self.lanes

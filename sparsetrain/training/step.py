@@ -98,7 +98,7 @@ class TrainingStep:
 
     @property
     def machines(self) -> list[Any]:
-        """The virtual machines that run in a step."""
+        """The TVM virtual machines that run in a step."""
         trainer = self._trainer
         if not self._reads_gradients:
             return [self._fused_step().program.machine]

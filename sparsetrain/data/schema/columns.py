@@ -71,7 +71,7 @@ def numbered(
     what: str,
     location: Location,
 ) -> tuple[str, ...]:
-    """Return the columns of the family with the most columns here; refuse missing numbers."""
+    """Return the columns of the family to which most of `names` belong; refuse gaps."""
     there = {*names}
     counts = [
         sum(name in there for name in _all(family, family.count(names))) for family in families

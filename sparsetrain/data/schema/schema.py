@@ -44,8 +44,8 @@ class ColumnRule:
     weights : str or None
         For a list column: the parallel list column with a factor for each id.
     share_embedding : str or None
-        The column that owns the table of this one: equal values then have the same row. The owner's
-        `min_count`, `max_rows` and `kind` apply.
+        The column that owns the table which this column uses: equal values have the same row. The
+        owner's `min_count`, `max_rows` and `kind` apply.
     kind : {"whole", "hexadecimal", "text"}, optional
         Which values are equal. "whole": 12, "12" and "012"; "hexadecimal": also text of 8 hex
         digits and its number; "text": only "12" and 12. By default the training values decide, see

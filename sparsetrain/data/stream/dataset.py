@@ -119,7 +119,7 @@ class Dataset:
         If the source cannot be opened, a file's columns do not fit the encoder, or a row group's
         statistics show an id outside its table; raised before any row is read.
     ConfigError
-        If a table comes without an encoder.
+        If there is no encoder, but the source does not consist of batches.
     """
 
     def __init__(
@@ -328,7 +328,7 @@ def _part_order(num_parts: int, seed: int | None, epoch: int) -> Sequence[int]:
 def _skip_parts(
     order: Sequence[int], num_rows: Sequence[int | None], row: int
 ) -> tuple[Sequence[int], int]:
-    """Return the rest of `order` after `row` rows, and rows to skip in its first part.
+    """Return the rest of `order` after `row` rows, and how many rows of its first part to skip.
 
     A part of unknown length is never skipped as a whole: its rows must be read to be counted.
     """

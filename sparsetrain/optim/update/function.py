@@ -172,7 +172,7 @@ class _UpdateBuilder:
 
     @property
     def arguments(self) -> list[relax.Var]:
-        """The arguments to add to the function's."""
+        """The arguments that the update adds to the function."""
         slots = [slot for slots in self.slots.values() for slot in slots.values()]
         return [*slots, *self.step.values()]
 

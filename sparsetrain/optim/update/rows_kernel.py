@@ -2,7 +2,7 @@
 """Row update kernel: the in-place update of a table by a row-sparse gradient.
 
 Rows without an entry are neither read nor written, unless every row is updated: then their gradient
-is 0. `row_update` has the update of one row.
+is 0. `row_update` generates the update of one row.
 """
 
 from __future__ import annotations
