@@ -102,7 +102,7 @@ def make_plan(
     size : int
         Number of ranks.
     shard : "auto", "table", "row" or mapping
-        "table": whole tables, each, the largest first, to the rank with the fewest elements; "row":
+        "table": each table whole, the largest first, to the rank with the fewest elements; "row":
         all tables by rows; "auto": large tables by rows. A mapping gives one of these, or a rank,
         by table; tables that it does not name are "auto".
     alike : iterable of sequences of str
