@@ -7,13 +7,14 @@ possible metrics. Cost: one pass over a user's scores per chosen item, about 10 
 Scores of all users are never held at once.
 
 Definitions are RecBole's (https://recbole.io/docs/recbole/recbole.evaluator.metrics.html). `c` is
-the number of items that a user chose, `h` the number of them with a rank of at most k:
+the number of items that a user chose, `h` the number of them with a rank of at most k; the sums go
+over these `h` items:
 
 
 - HR: 1 if h > 0, else 0; Recall: h / c; Precision: h / k
 - MRR: 1 / (best rank), or 0 if that is above k
-- NDCG: sum over the h of 1 / log2(rank + 1), divided by the same sum over ranks 1 to min(c, k)
-- MAP: sum over the h of (number of chosen items up to this rank) / rank, divided by min(c, k)
+- NDCG: sum of 1 / log2(rank + 1) over them, divided by the same sum over ranks 1 to min(c, k)
+- MAP: sum of (number of chosen items up to this rank) / rank over them, divided by min(c, k)
 """
 
 from __future__ import annotations
@@ -80,15 +81,15 @@ class RankingMetrics:
         seen: Lists | None = None,
         counts: np.ndarray | None = None,
     ) -> None:
-        """Add users.
+        """Add the scores of a batch of users.
 
         Parameters
         ----------
         scores : ndarray (B, I) of a float type
             Score of each item for each user. -inf ranks an item last.
         chosen : Ragged of B lists, optional
-            Items that each user chose, as columns of `scores`; by default the first column, for
-            scores of one chosen item and I - 1 negatives.
+            Items that each user chose, as columns of `scores`; by default the item of the first
+            column: the scores are then of one chosen item and I - 1 negatives.
         seen : Ragged of B lists, optional
             Items left out of the ranking, such as items seen in training. A chosen item is ranked
             even if it is in `seen`.
@@ -140,8 +141,8 @@ class RankingMetrics:
         Returns
         -------
         dict
-            ``hr@K``, ``ndcg@K``, ``mrr@K``, ``recall@K``, ``precision@K`` and ``map@K`` for each k,
-            None without users.
+            ``hr@K``, ``ndcg@K``, ``mrr@K``, ``recall@K``, ``precision@K`` and ``map@K`` for each k;
+            None if there are no users.
 
             `users` : number of users in the means.
             `users_without_items` : number of users who chose nothing, and are left out.
@@ -199,7 +200,7 @@ def rank_items(
     for name, lists in {"chosen": chosen, "seen": seen}.items():
         if lists is not None and len(lists) != len(users):
             raise ConfigError(f"{name} has {len(lists)} lists for {len(users)} users")
-        if lists is not None:  # checked before blocks shift the offsets to 0
+        if lists is not None:  # checked as a whole, before blocks shift the offsets to 0
             lists.check_offsets(f"{name}: ", len(users))
     if counts is not None and np.shape(counts) != (len(users),):
         raise ConfigError(f"counts has the shape {np.shape(counts)} for {len(users)} users")
@@ -227,7 +228,7 @@ def _places(name: str, lists: Lists, shape: tuple[int, int]) -> np.ndarray:
 
 
 def _counts(given: np.ndarray | None, listed: np.ndarray) -> np.ndarray:
-    """Return the number of items each user chose; `listed` counts the distinct listed ones."""
+    """Return how many items each user chose: `given`, or `listed`, the distinct listed items."""
     if given is None:
         return listed
     counts = np.asarray(given)
@@ -254,7 +255,7 @@ def _ranks(
     users = np.arange(len(scores) + 1)
     first, first_seen = np.searchsorted(row, users), np.searchsorted(seen // items, users)
     hidden = flat[seen]
-    higher = np.empty(len(row), np.int64)  # items not chosen that score at least as high
+    higher = np.empty(len(row), np.int64)  # number of items not chosen that score at least as high
     for user in np.unique(row):
         own, mine = scores[user], slice(first[user], first[user + 1])
         if np.isnan(own.max()):

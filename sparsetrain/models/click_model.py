@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of click models: `forward` maps dense features and embeddings to logits.
 
-A model of your own is a subclass with a `forward`; `DLRM` is one. All of `Trainer` works for it,
-and `st.load(folder, model=CLASS)` loads it.
+A model of your own is a subclass with a `forward`; `DLRM` is one. Every feature of `Trainer` works
+with it, and `st.load(folder, model=CLASS)` loads it.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from sparsetrain.models.projections import Projections
 
 
 class ClickModel(Model):
-    """Model from dense features and embeddings of ids to a row's logits.
+    """Model that maps dense features and embeddings of ids to the logits of each row.
 
     A subclass constructs its layers, and applies them in ``forward(dense, embedded)``: (B,
-    num_dense) floats and (B, N + F, D) embeddings -> (B, S) logits, where N is 0 with scaled
-    numbers. Rows of tables of several widths are projected to the widest, D; a subclass with
-    ``takes_any_width = True`` gets them concatenated instead, (B, W). It adds further arguments of
-    its constructor to `config`, and overrides `initialize` for weights with a distribution of their
-    own, such as a norm's.
+    num_dense) floats and (B, N + F, D) embeddings -> (B, S) logits. N is the number of numbers with
+    a vector, 0 for ``numbers="scaled"``. If tables have several widths, their rows are projected to
+    the widest, D; a subclass with ``takes_any_width = True`` gets them concatenated instead, (B,
+    W). A subclass adds further arguments of its constructor to `config`, and overrides `initialize`
+    for weights with a distribution of their own, such as a norm's.
 
     Parameters
     ----------
     rows : sequence of F int
-        Rows of each feature's table.
+        Number of rows of each feature's table.
     dim : int, or mapping from str to int
-        D, width of all tables; or widths of features by name: ``{"user": 32}``. ``"*"`` names all
-        that are not named, 16 by default.
+        D, width of all tables; or widths of features by name: ``{"user": 32}``. ``"*"`` is the
+        width of all features that are not named, 16 by default.
     num_dense : int
-        Dense features of a row. With 0, the default, the model gets a column of ones.
+        Number of dense features per row. With 0, the default, the model gets a column of ones.
     pooling : {None, "sum", "mean"}, or mapping from str to them
-        None: one id per feature. Otherwise bags of ids, as `sparsetrain.data.Ragged`, by the name
-        of their feature if they differ: ``{"tags": "mean"}``. Features that are not named, or
-        ``"*"``, are sums by default. By default an encoder decides.
+        None: one id per feature. Otherwise features are bags of ids, as `sparsetrain.data.Ragged`,
+        pooled in this way, or by feature name: ``{"tags": "mean"}``. Features that are not named
+        use the pooling of ``"*"``, by default a sum. Without `pooling`, an encoder decides.
     weighted : bool
         Whether bags have per-sample weights; only with ``pooling="sum"``.
     names : sequence of F str, optional
@@ -71,7 +71,7 @@ class ClickModel(Model):
         label. The logit of a real label is the prediction itself; a number C means the classes 0 to
         C - 1, with a logit each.
     label_weights : mapping from str to float, optional
-        Factors of the losses of labels; by default 1.
+        Factor of each label's loss; by default 1.
     numbers : {"scaled", "piecewise", "binned", "periodic", "autodis"}
         "scaled": numbers are only dense features. Otherwise each also has a learnt vector, an
         additional field of `embedded`; see `PiecewiseLinear`, `Binned`, `Periodic` and `AutoDis` in
@@ -85,7 +85,7 @@ class ClickModel(Model):
     Attributes
     ----------
     kind : str
-        Name of the class in saved runs; by default the class's own name.
+        Name of the class in saved runs; by default the Python class's name.
     takes_any_width : bool
         Whether `forward` accepts rows of several widths, concatenated.
     widths : Widths
@@ -107,7 +107,7 @@ class ClickModel(Model):
     """
 
     _options_of_all = ("table_dtype", "label_weights", "pooling")
-    deviation = 0.05  # deviation of the initial vectors of numbers
+    deviation = 0.05  # standard deviation of numbers' initial vectors
     takes_any_width = False
     num_weights = 0  # number of first-order weights before each vector
 
@@ -149,7 +149,7 @@ class ClickModel(Model):
         self.labels, self.row_weights = self._config["labels"], self._config["row_weights"]
         self.label_weights = self._config["label_weights"] or {}
         check_label_weights(self.label_weights, self.all_labels)
-        # TVM rejects NumPy's integers as extents; the config has Python's.
+        # TVM rejects NumPy's integers as extents; `_config` has Python's.
         rows, names, owners = self._config["rows"], self._config["names"], self.owners()
         named = [names[owner] for owner in owners]
         self.widths = widths_of(self._config["dim"], named)
@@ -196,7 +196,7 @@ class ClickModel(Model):
 
     @property
     def vector_width(self) -> int:
-        """Width of vectors of numbers, and of all vectors unless `takes_any_width`."""
+        """Width of the vectors of numbers, and of ids too unless `takes_any_width`."""
         own = self.widths.others if self.takes_any_width else self.widths.common
         return own + self.num_weights
 
@@ -219,7 +219,7 @@ class ClickModel(Model):
         return len(self._config["rows"]) + (self.numbers.count if self.numbers else 0)
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
-        """As in `Model`; refuses read-only tables."""
+        """As in `Model`, but refuse tables that can only be read."""
         format_of(self._config["table_dtype"]).require_trainable()
         return uniform(sqrt(1 / shape[0])), f"embeddings.{table}"
 

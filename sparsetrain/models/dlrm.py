@@ -34,18 +34,20 @@ class DLRM(ClickModel):
     Parameters
     ----------
     rows : sequence of F int
-        Rows of each feature's table.
+        Number of rows of each feature's table.
     dim : int, or mapping from str to int
-        D, width of all tables; or widths by feature, as in `ClickModel`. Then D is the widest for
-        dot products, to which narrower vectors are projected; else the width of ``"*"``.
+        D, width of all tables; or widths by feature, as in `ClickModel`. With several widths and
+        dot products, D is the widest, and narrower vectors are projected to it; for other
+        interactions, D is the width of ``"*"``.
     bottom : sequence of int
         Hidden widths of the bottom MLP; its input (`num_dense`) and its output (D) are added.
     top : sequence of int
         Hidden widths of the top MLP; its input and its output, one per label, are added.
     num_dense : int
-        Dense features of an example. With 0 the bottom MLP gets a constant 1, so its output is a
-        learnt vector in the interaction. Learnt vectors of numbers replace the numbers as its
-        input; in the interaction they would double the pairs without better scores.
+        Number of dense features of an example. With 0 the bottom MLP gets a constant 1, so its
+        output is a learnt vector in the interaction. If numbers have learnt vectors, the bottom MLP
+        gets these instead of the numbers; in the interaction they would double the number of pairs
+        without better scores.
     interaction : {"dot", "cross", "concat"}
         Interaction of the bottom MLP's result and the embeddings: dot products of all pairs, cross
         layers (see `models.interaction.cross`), or none, only concatenation.

@@ -35,8 +35,8 @@ def find_features(
     Raises
     ------
     ConfigError
-        If a column is missing, a table has fewer rows than the encoder, or features that share a
-        table do not in the encoder.
+        If a column is missing, a table has fewer rows than the encoder, or features share a table,
+        but not in the encoder.
     """
     places = {n: feature.find(cls, n, rows[n], encoder) for n, feature in features.items()}
     _check_sharing(cls, features, places, encoder.known_owners)

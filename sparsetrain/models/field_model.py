@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bases of the models over fields: a vector for each id and for each dense feature of a row.
+"""Base classes of models over fields: each id and each dense feature of a row has a vector.
 
-The vector of a dense feature is its value times a learnt one, as ``x_i v_i`` in factorization
+The vector of a dense feature is its value times a learnt vector, as ``x_i v_i`` in factorization
 machines (Rendle 2010). First-order weights are the first columns of the tables, one for each label,
 so they need no separate lookup. Initial vectors and weights are normal with a deviation of 0.01, as
 in libFM: with larger values the products of all pairs dominate, and training recovers for few rows
@@ -31,15 +31,15 @@ _OF_ALL = ("dim", *ClickModel._options_of_all)
 
 
 class FieldModel(ClickModel):
-    """Click model with a `forward` that begins with `fields`.
+    """Click model with a `forward` that begins with a call of `fields`.
 
-    The types in a subclass's signature check its constructor's arguments.
+    Constructor arguments are checked against the types in the subclass's signature.
 
     Parameters
     ----------
     rows, dim, num_dense
-        As in `ClickModel`; there are M = num_dense + F fields of `dim` numbers. A number with an
-        embedding is only one field.
+        As in `ClickModel`; there are M = num_dense + F fields of `dim` numbers. A dense feature
+        with an embedding of its own counts as one field.
     **rest
         As in `ClickModel`.
 
@@ -88,7 +88,7 @@ class FieldModel(ClickModel):
         return normal(DEVIATION), super().draw_of_table(table, shape)[1]
 
     def fields(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
-        """(B, num_dense), (B, F + N, D) -> (B, M, D); concatenated (B, W) -> (B, W')."""
+        """Join (B, num_dense) and (B, N + F, D) to (B, M, D), or concatenated (B, W) to (B, W')."""
         if not self.num_dense:
             return embedded
         if self.numbers:
@@ -98,7 +98,7 @@ class FieldModel(ClickModel):
         return nn.op.concat([own if len(embedded.shape) == 3 else flat(own), embedded], dim=1)
 
     def first_order(self, dense: nn.Tensor, embedded: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        """Bias and sum of the weights of a row, (B, T), and its vectors, (B, M, dim)."""
+        """Return bias plus sum of each row's weights, (B, T), and its vectors, (B, M, dim)."""
         fields = self.fields(dense, embedded)
         if len(fields.shape) == 2:
             weights, vectors = self._apart(fields)
@@ -107,7 +107,7 @@ class FieldModel(ClickModel):
         return nn.op.sum(weights, axis=1) + self.bias, vectors
 
     def _apart(self, fields: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        """Weights (B, M, T) and concatenated vectors of fields (B, W') of several widths."""
+        """Split fields (B, W') of several widths into weights (B, M, T) and joined vectors."""
         others = self.num_fields - len(self.widths.features)
         runs = [(others, self.widths.others)] * (others > 0) + self.widths.runs
         sizes = [count * (self.num_weights + width) for count, width in runs]
@@ -143,9 +143,9 @@ class DeepModel(FieldModel):
     hidden : sequence of int
         Hidden widths of the MLP.
     dropout : float
-        Rate of its dropout.
+        Rate of the MLP's dropout.
     batch_norm : bool
-        Whether it has batch norm.
+        Whether the MLP has batch norm.
     **rest
         As in `ClickModel`.
     """

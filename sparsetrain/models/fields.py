@@ -25,15 +25,15 @@ from sparsetrain.models.numbers import NumberEmbedding
 
 
 class Part(NamedTuple):
-    """The columns of one width.
+    """The columns with embeddings of one width.
 
     Attributes
     ----------
     width : int
     placement : Placement
-        Their tables in a storage.
+        Positions of their tables in the storage.
     arguments : tuple of str
-        Names of rows, offsets and weights, as far as they exist.
+        Names of the program's arguments: rows, then offsets and weights if there are any.
     """
 
     width: int
@@ -53,18 +53,19 @@ class Fields(Feature):
     Parameters
     ----------
     embeddings : EmbeddingBagCollection
-        The tables; the model has them as its attribute `attribute`.
+        The tables; the model holds them as its attribute ``embeddings``.
     names : sequence of F str
-        The columns; also names of the tables, except shared ones.
+        Names of the columns, and of their tables unless shared.
     rows : sequence of F int
-        Rows of each column's table.
+        Number of rows of each column's table.
     owners : sequence of F int
         For each column, the position of its table's owner.
     arguments : sequence of str
-        The first of ``("rows", "offsets", "weights")``, or the first two or three for pooled lists.
-        If tables have several widths, names end with the width: ``rows_16``.
+        Names of the program's arguments: the first of ``("rows", "offsets", "weights")``, or the
+        first two or three for pooled lists. If tables have several widths, these names end with the
+        width: ``rows_16``.
     num_dense : int
-        Width of the feature ``dense``, a `Dense` that every such model has: from its extent the
+        Width of the feature ``dense``, a `Dense` that every such model has: from its shape the
         compiler knows the batch size for bags.
     numbers : NumberEmbedding, optional
         Makes N embeddings of ``dense``, which precede the embeddings of ids.
@@ -109,7 +110,7 @@ class Fields(Feature):
     # --- In the program -----------------------------------------------------------------------
 
     def specs(self, name: str, rows: int) -> Specs:
-        """Types of the arguments."""
+        """Return the types of the program's arguments."""
         found: Specs = {}
         for number, (_, placement, arguments) in enumerate(self.parts):
             dtype, of = placement.index_dtype, f"_{number}" if number else ""
@@ -120,7 +121,7 @@ class Fields(Feature):
         return found
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
-        """The embeddings, for a method of the model."""
+        """Look up the embeddings that a method of the model gets."""
         located = {width: [tensors[n] for n in names] for width, _, names in self.parts}
         found, dense = self._embeddings(located), tensors["dense"]
         if self._has_bags:
@@ -138,15 +139,15 @@ class Fields(Feature):
     # --- On the host --------------------------------------------------------------------------
 
     def read(self, name: str, batch: Batch, column: Any) -> Batch:
-        """The batch, since its ids are checked and located together."""
+        """Return the whole batch, since `arrays` checks the ids of all columns together."""
         return batch
 
     def read_one(self, name: str, batch: Batch) -> np.ndarray:
-        """The ids of one column, (B,) int64."""
+        """Return the ids of one column, (B,) int64."""
         return Ids(name).read(name, batch, self.names.index(name))
 
     def arrays(self, name: str, value: Batch, rows: int, *_place: Any) -> Arrays:
-        """The arguments, checked."""
+        """Check the ids, and return the program's arguments."""
         value.check_rows(self._rows, self.names)
         located = self._embeddings.locate(value.ids, self._is_weighted)
         return {
@@ -158,13 +159,13 @@ class Fields(Feature):
     def placed(
         self, batch: Batch, floats: Mapping[str, np.ndarray], room: Room | None
     ) -> Arrays | None:
-        """All arguments, written by a kernel; None if `arrays` or a `Dense` will refuse the batch.
+        """Return all arguments from a kernel; None if `arrays` or a `Dense` will refuse the batch.
 
         Parameters
         ----------
         batch : Batch
         floats : mapping from str to array
-            Further arguments, copied to aligned memory; not possible with lists.
+            Further arguments, which are copied to aligned memory, except with lists.
         room : callable, optional
             As in `Model.inputs`. By default the kernel runs on all threads.
         """
@@ -186,7 +187,7 @@ class Fields(Feature):
     def _place(
         self, ids: Any, floats: Mapping[str, np.ndarray], room: Room | None
     ) -> Arrays | None:
-        """One id of each column; the first kernel copies the floats too."""
+        """Place single ids, one per column; the first kernel also copies the floats."""
         placed: Arrays = {}
         for placing in self._placing if isinstance(ids, np.ndarray) else ():
             found = placing(ids, {} if placed else floats, room)
@@ -238,36 +239,36 @@ class Fields(Feature):
     # --- Tables -------------------------------------------------------------------------------
 
     def storages(self, rows_of: Any) -> dict[str, dict[str, slice]]:
-        """Parameter name of each storage -> the rows of each table in it."""
+        """Return, by the parameter name of each storage, the rows of each table in it."""
         found: dict[str, dict[str, slice]] = {self._storage(part.width): {} for part in self.parts}
         for table, (width, rows) in self._embeddings.slices().items():
             found[self._storage(width)][table] = rows
         return found
 
     def rows_read(self, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """For each storage, the rows that the functions read."""
+        """Return the rows of each storage that the program reads from these inputs."""
         read = {self._storage(width): names[0] for width, _, names in self.parts}
         return {storage: inputs[rows] for storage, rows in read.items() if rows in inputs}
 
     def single_ids(self, name: str) -> list[str]:
-        """Names of the columns, by which rows can be grouped."""
+        """Return the names of the columns; rows can be grouped by the ids of one."""
         return self.names
 
     def table_of(self, name: str, column: str) -> str | None:
-        """Name of the table of a column, as in saved runs; None if it is not a field."""
+        """Return the name of a column's table, as in saved runs; None for other columns."""
         if column not in self.names:
             return None
         return f"{self.attribute}.{self.names[self.owners[self.names.index(column)]]}.weight"
 
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> None:
-        """Refuse an encoder with a different sharing of tables among its columns.
+        """Refuse an encoder in which columns share tables differently than in the model.
 
-        Ids that came already encoded may share tables in any way: their meaning is fixed.
+        If data came already encoded, columns may share tables in any way: the ids are fixed.
 
         Raises
         ------
         ConfigError
-            Names the column that differs.
+            If a column differs; the message names it.
         """
         wanted = encoder.known_owners
         if wanted is None or len(self.owners) != len(wanted):  # the first batch will be refused
@@ -301,7 +302,7 @@ def in_order(vectors: Sequence[nn.Tensor], features: Sequence[Sequence[int]]) ->
     -------
     (B, sum of F D over `vectors`)
     """
-    pieces: dict[int, nn.Tensor] = {}  # position of the first vector -> neighbours of one width
+    pieces: dict[int, nn.Tensor] = {}  # position of the first vector -> neighbors of one width
     for one, positions in zip(vectors, features, strict=True):
         first = [n for n, at in enumerate(positions) if not n or positions[n - 1] != at - 1]
         cuts = [n * one.shape[2] for n in first[1:]]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Initial weights, drawn in place from the distributions of the reference DLRM.
 
-Every block of rows has its own counter-based stream, keyed by (seed, name, block), so its numbers
-do not depend on the number, order or storage of tables. Tables are filled `BLOCK` elements at a
-time, without a second copy.
+Every block of a table has its own counter-based random stream, keyed by (seed, name, block), so its
+numbers do not depend on the number, order or storage of tables. Tables are filled `BLOCK` elements
+at a time, without a second copy.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sparsetrain.models.layers import named_modules
 BLOCK = 1 << 20
 
 
-Draw = Callable[[np.random.Generator, int], np.ndarray]  # a stream, how many -> float32
+Draw = Callable[[np.random.Generator, int], np.ndarray]  # (random stream, count) -> float32 numbers
 
 
 def constant(shape: Sequence[int], dtype: str) -> nn.Parameter:
-    """A parameter that no step changes: `Model.learn` computes its value, which is 0 before."""
+    """Make a parameter that no step changes: 0 until `Model.learn` computes its value."""
     made = nn.Parameter(tuple(shape), dtype)
     made.attrs["constant"], made.attrs["initial"] = True, 0
     return made
@@ -65,7 +65,7 @@ def initial_params(
 
 
 def uniform(bound: float) -> Draw:
-    """Numbers uniform in [-bound, bound)."""
+    """Return a `Draw` of numbers uniform in [-bound, bound)."""
 
     def draw(stream: np.random.Generator, count: int) -> np.ndarray:
         return (2.0 * stream.random(count, dtype=np.float32) - 1.0) * np.float32(bound)
@@ -74,7 +74,7 @@ def uniform(bound: float) -> Draw:
 
 
 def normal(deviation: float) -> Draw:
-    """Normal numbers of mean 0."""
+    """Return a `Draw` of normal numbers with mean 0."""
 
     def draw(stream: np.random.Generator, count: int) -> np.ndarray:
         return stream.standard_normal(count, dtype=np.float32) * np.float32(deviation)
@@ -83,7 +83,7 @@ def normal(deviation: float) -> Draw:
 
 
 def draw_of(layer: Any, shape: Sequence[int]) -> Draw:
-    """How a parameter is drawn, by the layer that it belongs to; see `Model.initialize`."""
+    """Return the `Draw` for a parameter, by the layer that holds it; see `Model.initialize`."""
     if isinstance(layer, Embedding):
         deviation = layer.deviation
         return uniform(sqrt(1 / shape[0])) if deviation is None else normal(deviation)
@@ -93,7 +93,7 @@ def draw_of(layer: Any, shape: Sequence[int]) -> Draw:
 def _fill_table_(
     out: np.ndarray, draw_of: Callable[[tuple[int, int]], tuple[Draw, str]], seed: int
 ) -> None:
-    """Draw a table of any dtype; writes `out`."""
+    """Fill the table `out`, of any dtype, with initial rows."""
     stored = format_of(str(out.dtype))
     shape = len(out), stored.width(out.shape[1])
     draw, stream = draw_of(shape)
@@ -105,7 +105,7 @@ def _fill_table_(
 
 
 def fill_(out: np.ndarray, draw: Draw, seed: int, name: str) -> None:
-    """Draw a contiguous array from the streams of a name; writes `out`."""
+    """Fill the contiguous array `out` from the random streams of `name`."""
     flat = out.reshape(-1)
     for block, start in enumerate(range(0, flat.size, BLOCK)):
         part = flat[start : start + BLOCK]
@@ -132,7 +132,7 @@ def _stream(seed: int, name: str, block: int) -> np.random.Generator:
 
 
 def initial_constants(params: Mapping[str, nn.Parameter]) -> dict[str, float]:
-    """Return the initial values of parameters with a constant, such as norms.
+    """Return the initial values of parameters that begin as a constant, such as a norm's.
 
     A vector called ``weight`` is the gain of a norm, 1; the ``bias`` of the same layer is 0.
     """

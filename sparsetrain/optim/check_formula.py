@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation of a formula when it is made, by a trial on symbols and on NumPy arrays."""
+"""Validation of a new formula by running it on symbols and on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
     Raises
     ------
     ConfigError
-        If a name is taken; if `slot_decay` or `noop_on_zero_grad` is wrong; if its step fails on
-        symbols, returns the wrong number of slots, or computes a per-row slot from one element; or
-        if a gradient of 0 changes a value despite `noop_on_zero_grad`.
+        If a name is reserved or used twice; if `slot_decay` or `noop_on_zero_grad` is wrong; if its
+        step fails on symbols, returns the wrong number of slots, or computes a per-row slot from
+        one element; or if a gradient of 0 changes a value despite `noop_on_zero_grad`.
     """
     names = [slot.name for slot in formula.slots]
     if any(slot.per not in KINDS["per"] for slot in formula.slots):
@@ -117,9 +117,10 @@ def uses_count(formula: Formula) -> bool:
 
 
 def _check_zero_gradient(formula: Formula, hyper: Mapping[str, float]) -> None:
-    """Try a gradient of 0, because `noop_on_zero_grad` decides which rows are skipped.
+    """Check `noop_on_zero_grad`, which decides which rows are skipped, with a gradient of 0.
 
-    Uses the initial slots, and for "always" also the slots after one step, in float32 like kernels.
+    The trial uses the initial slots, for "always" also the slots after one step, in float32 as
+    kernels do.
     """
     if formula.noop_on_zero_grad == "never":
         return
@@ -141,7 +142,7 @@ def _check_zero_gradient(formula: Formula, hyper: Mapping[str, float]) -> None:
             if formula.noop_on_zero_grad == "always":
                 tried.append(tuple(stepped(np.ones_like(weight), tried[0])[1:]))
             after = [stepped(np.zeros_like(weight), slots) for slots in tried]
-    except Exception:  # the step accepts only symbols
+    except Exception:  # such a step accepts only symbols
         return
     for slots, found in zip(tried, after, strict=True):
         if not all(map(np.array_equal, found, (weight, *slots))):

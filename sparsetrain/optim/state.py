@@ -2,7 +2,7 @@
 """Optimizer state: slots by parameter and name, the step count, and values kept between steps.
 
 It is a dictionary ``{parameter: {slot: Tensor}}``. A checkpoint needs only the slots and `count`:
-tables have no history after a flush, which precedes every save.
+every save flushes first, and after a flush tables have no history of missed steps.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class RuleSource(Protocol):
 
     @property
     def groups(self) -> Sequence[ParamGroup]:
-        """Different options for some parameters."""
+        """Groups of parameters with options of their own."""
 
     @property
     def on_nonfinite(self) -> Literal["stop", "skip"]:
-        """Reaction to NaN or infinity in a gradient."""
+        """Reaction to NaN or infinity in a gradient: raise, or skip the step."""
 
     @property
     def clip_norm(self) -> float | None:
-        """The largest global norm of the gradients."""
+        """Limit of the gradients' global norm, if any."""
 
     def rule(self, scaled: bool = False) -> UpdateRule:
         """Return the rule of parameters that no group matches."""
@@ -60,15 +60,15 @@ class State(dict[str, dict[str, NDArray]]):
     scaled : bool
         Whether kernels multiply gradients by a factor.
     buffers : frozenset of str
-        Parameters that get new values in place of gradients.
+        Parameters that a step overwrites: their `gradient` is the new value.
     plans : dict
         Parameter -> the gradient of the next step and the plan of its rows, if made in advance.
     backend : Backend
-        The gradients' backend; it makes `update_steps`.
+        The backend of the gradients; it makes the entries of `update_steps`.
     update_steps : dict
         Names and kinds of gradients -> the `Step` for them, with the rules of `owner`.
     programs : dict
-        Names and kinds of gradients, and layout -> the program of these steps.
+        (names and kinds of gradients, layout) -> the compiled program of these steps.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class State(dict[str, dict[str, NDArray]]):
 
 
 def describe_tables(state: State) -> list[str]:
-    """Describe how the rows of each table are updated; equal neighbours share a line."""
+    """Describe how the rows of each table are updated; equal neighbors share a line."""
     return [
         f"{abbreviate_names([name for name, _ in group])}: {path}"
         for path, group in groupby(_tables_by_path(state), key=lambda table: table[1])

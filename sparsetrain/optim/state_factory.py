@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make an optimizer's state, or pass one on to a new optimizer with the same slots.
+"""Creation of an optimizer's state, and its transfer to a new optimizer with the same slots.
 
 Rules and groups are resolved to ranges of rows here, once, not in every step.
 """
@@ -23,7 +23,7 @@ from sparsetrain.tables.slots import check_rules, new_slots, rows_of
 from sparsetrain.tables.state_dict import Parts
 from sparsetrain.tables.table import Table, new_last
 
-# The rule of buffers, which get new values in place of gradients.
+# The rule of buffers, which steps overwrite: the `gradient` is the new value.
 ASSIGNMENT = UpdateRule(Formula("assignment", lambda w, g, slots, h: (g, slots)), ())
 
 
@@ -61,12 +61,12 @@ def new_state(
 
 
 def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: State) -> None:
-    """Use a state with a new optimizer that has the same slots as the state's.
+    """Use an existing state with a new optimizer, which must have the same slots.
 
     Raises
     ------
     ConfigError
-        If it is not a state, or was made for different modes or groups.
+        If `state` is not a `State`, or was made for different modes or groups.
     """
     if not isinstance(state, State):
         raise ConfigError("optimizer: use the state from this optimizer's init")

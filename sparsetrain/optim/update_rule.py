@@ -41,16 +41,16 @@ class RowOptions:
 
 @dataclass(frozen=True)
 class UpdateRule(RowOptions):
-    """A formula with numbers and options; if `update` is None, `with_update` decides it.
+    """A formula with hyper-parameters and options; if `update` is None, `with_update` decides it.
 
     Parameters
     ----------
     formula : Formula
         Arithmetic of a step.
     hyper : tuple of (str, float or function of the step)
-        Its hyper-parameters.
+        The formula's hyper-parameters.
     scaled : bool
-        Whether steps have a factor for the gradient.
+        Whether each step multiplies the gradient by a factor.
     """
 
     formula: Formula
@@ -70,7 +70,7 @@ class UpdateRule(RowOptions):
 
     @cached_property
     def spec(self) -> KernelSpec:
-        """The spec of the kernels."""
+        """What the kernels are generated from: formula, scalar names, decay, scaling, clipping."""
         decay: Literal["coupled", "decoupled"] | None = None
         if self.weight_decay:
             decay = "decoupled" if self.decoupled else "coupled"
@@ -82,7 +82,7 @@ class UpdateRule(RowOptions):
 
     @property
     def has_last(self) -> bool:
-        """Whether rows have the slot `last`: in exact and closed mode, unless a 0 changes nothing.
+        """Whether rows have the slot `last`: in exact or closed mode, if a 0 gradient changes rows.
 
         Rows that are updated densely have it too, so that a checkpoint does not depend on `update`.
         """
@@ -95,7 +95,7 @@ class UpdateRule(RowOptions):
         return "dense" in (self.mode, self.update)
 
     def with_update(self, small: bool) -> UpdateRule:
-        """Return the rule with `update` decided for a table that is `small` or not."""
+        """Return the rule with `update` decided, by whether the table is `small`."""
         if self.update is not None or self.mode == "dense":
             return self
         dense = small and self.spec.lags and self.max_replayed_steps is None
@@ -125,7 +125,7 @@ class UpdateRule(RowOptions):
         return f"{exact}, at most {self.max_replayed_steps} steps a row"
 
     def numbers(self, step: int, lr_scale: float = 1.0) -> tuple[float, ...]:
-        """Return the spec's numbers in a step, in float64; `lr_scale` multiplies the learning rate.
+        """Return the values of `spec.numbers` in a step; `lr_scale` multiplies the learning rate.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class UpdateRule(RowOptions):
         return self._numbers(step, lr_scale) if changes else self._always
 
     def scalars(self, numbers: tuple[float, ...], factor: float) -> tuple[float, ...]:
-        """Return the kernels' scalars: numbers of a step, scale and limit of the gradient."""
+        """Return the kernels' scalars: a step's numbers, then the gradient's scale and limit."""
         scale = (factor,) if self.scaled else ()
         clip = () if self.clip_value is None else (self.clip_value,)
         return (*numbers, *scale, *clip)
@@ -171,7 +171,7 @@ def as_hyper_parameter(formula: Formula, name: str, value: Any) -> float | Funct
     Raises
     ------
     ConfigError
-        If it is not callable and not a finite number >= 0.
+        If `value` is neither callable nor a finite number >= 0.
     """
     if callable(value):
         return value
@@ -245,7 +245,7 @@ def check_limit(formula: str, option: str, value: Any) -> None:
     Raises
     ------
     ConfigError
-        If it is not; names the formula, the option and the value.
+        If `value` is such a limit; the message names the formula, the option and the value.
     """
     if value is not None and not (is_number(value) and 0 < value < float("inf")):
         raise ConfigError(f"{formula}: {option} must be above 0, not {value!r}")

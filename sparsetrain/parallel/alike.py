@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of ranks' arguments, files and batches, which must be equal.
+"""Comparisons between ranks: arguments, files and batches must be the same on all of them.
 
 Ranks that differ would train a different model than one process, or wait for each other forever.
-Files are compared by their fingerprints, tables in memory and batches that every rank reads whole
+Files are compared by their fingerprints; tables in memory, and batches that every rank reads whole,
 by a checksum, which costs a pass over their arrays and one message.
 """
 
@@ -28,7 +28,7 @@ _GIVEN = ("validation", "run", "stop")
 
 
 def arguments_of(fit: Callable[..., Any], train: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values of `fit`'s arguments, by name, including absent ones."""
+    """Return the arguments of `fit` to compare, with defaults, as plain values by name."""
     bound = inspect.signature(fit).bind(train, **options)
     bound.apply_defaults()
     given = bound.arguments
@@ -53,7 +53,7 @@ def require_same(batches: Sequence[Batch], comm: Comm) -> None:
     Raises
     ------
     DataError
-        If they differ; raised on all ranks.
+        If the batches differ; raised on all ranks.
     """
     if comm.size == 1:
         return

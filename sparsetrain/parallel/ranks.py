@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Ranks`: several processes that train one model, and this rank's share of the model.
 
-A rank has all dense parameters and its own rows of the tables. Its trainer returns the same
-losses, scores and history on every rank, to the bit. An error on one rank is raised on all, and
-the job must be started again.
+A rank has all dense parameters and its own rows of the tables. The trainers of all ranks return the
+same losses, scores and history, bit for bit. An error on one rank is raised on all, and the job
+must be started again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Ranks(Shards, OneProcess):
         return rows, max(step for _, step in found)
 
     def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
-        """Tell tables which rows they have."""
+        """Tell each table which rows of the whole table this rank has."""
         for storage, plan in self.plan.items():
             trainer.state.tables.table(storage).be_part(plan.numbers(self.rank))
 
@@ -151,7 +151,7 @@ class Ranks(Shards, OneProcess):
             return trainer._watched(batch, batch.parts.values())
 
     def compile_scores(self, trainer: Any) -> None:
-        """See `OneProcess.compile_scores`; on all ranks."""
+        """See `OneProcess.compile_scores`; one rank of each machine compiles first."""
 
         def compile_all() -> None:
             for function in {*trainer.model.functions} - {"loss", "items"}:
@@ -212,7 +212,7 @@ class Ranks(Shards, OneProcess):
             return list(zip(group, scores, strict=False))
 
     def _scores_of(self, trainer: Any, batch: Batch | None) -> np.ndarray:
-        """Compute the logits of a batch, and send the rows that other ranks need."""
+        """Compute the logits of a batch, and send the table rows that other ranks need."""
         program, lookups = self._cut_program(trainer, "logits")
         inputs = [] if batch is None else [trainer.model.inputs(batch)]
         with trainer._lock:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan of the shards: which rank owns which rows of each table.
 
-A table is on one rank, or dealt by rows: row i on rank i % R. Ids are numbered by descending count,
-so with ranges of rows the first rank would do nearly all lookups. A plan is a pure function of the
-tables and the number of ranks; saved files do not depend on it.
+A table is either whole on one rank, or dealt by rows: row i is on rank i % R. Ids are numbered by
+descending count, so with ranges of rows the first rank would do nearly all lookups. A plan is a
+pure function of the tables and the number of ranks; saved files do not depend on it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Placed(NamedTuple):
         return (0, 1) if self.owner == rank else (self.rows.stop - self.rows.start, 1)
 
     def held(self, rank: int, size: int) -> int:
-        """Return how many rows a rank has."""
+        """Return how many of the table's rows a rank has."""
         first, step = self.on(rank, size)
         return len(range(first, self.rows.stop - self.rows.start, step))
 
@@ -67,7 +67,7 @@ class StoragePlan(NamedTuple):
         return max(1, sum(table.held(rank, self.size) for table in self.tables))
 
     def numbers(self, rank: int) -> tuple[Span, ...]:
-        """Return which rows of the storage the rows of a rank are."""
+        """Return the spans of a rank's rows, with their numbers in the whole storage."""
         found = []
         for table, place in zip(self.tables, self.slices(rank).values(), strict=True):
             first, step = table.on(rank, self.size)
@@ -102,9 +102,9 @@ def make_plan(
     size : int
         Number of ranks.
     shard : "auto", "table", "row" or mapping
-        "table": whole tables, the largest first, to the rank with the fewest elements; "row": all
-        tables by rows; "auto": large tables by rows. A mapping gives one of these, or a rank, by
-        table; tables that it does not name are "auto".
+        "table": each table whole, the largest first, to the rank with the fewest elements; "row":
+        all tables by rows; "auto": large tables by rows. A mapping gives one of these, or a rank,
+        by table; tables that it does not name are "auto".
     alike : iterable of sequences of str
         Groups of tables that take the placement of their largest table.
 
@@ -161,7 +161,7 @@ def _requested(shard: Any, names: Sequence[str], size: int) -> dict[str, str | i
 
 
 def describe(plan: ShardingPlan) -> str:
-    """Return a text table of owners."""
+    """Return a text table of tables, their rows and their owners."""
     lines = [f"{'table':24} {'rows':>13}  where"]
     for storage in plan.values():
         for table in storage.tables:

@@ -26,7 +26,7 @@ class Column(NamedTuple):
         Start of each text, and the end of the last.
     missing : (n,) uint8 or None
     bags : (rows + 1,) int64 or None
-        For lists, the number of the first value of each row, and the end.
+        For lists, the position of each row's first value, and the end of the last row.
     """
 
     kind: int
@@ -98,7 +98,7 @@ def as_column(values: Any, name: str) -> Column:
     Raises
     ------
     DataError
-        If it holds unsupported values; the message names the column.
+        If `values` holds unsupported values; the message names the column.
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
         return _from_array(values, name)
@@ -131,7 +131,7 @@ def _from_array(values: np.ndarray, name: str) -> Column:
         raise bad_column(name, f"it has {values.ndim} axes, not one")
     if values.dtype.kind == "f":
         return Column(DOUBLE, np.ascontiguousarray(values, np.float64))
-    # The key of a uint64 is its bits as int64.
+    # A uint64 is looked up by its bits as int64.
     return Column(INT64, np.ascontiguousarray(values.astype(np.int64)))
 
 
@@ -140,7 +140,7 @@ _LISTS = {list, tuple, np.ndarray}
 
 
 def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
-    """Return Python's numbers or texts as a column; None is missing."""
+    """Return Python numbers or texts as a column; None is a missing value."""
     missing = None
     if type(None) in kinds:
         kinds.remove(type(None))

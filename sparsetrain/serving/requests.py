@@ -25,7 +25,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 _DAMAGED = (ValueError, IndexError, OverflowError, struct.error)  # raised by wrong offsets
 _OBJECT = 4  # least memory of a Python object, in array elements
-_NUMBERS = 4096  # numbers written at once, while all threads wait
+_NUMBERS = 4096  # numbers formatted at once, while all threads wait
 
 
 def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column]:
@@ -34,7 +34,7 @@ def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column
     Raises
     ------
     TooLarge
-        If it exceeds `most`.
+        If the body exceeds `most`.
     DataError
         If the body has a different form.
     """
@@ -50,7 +50,7 @@ def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Turn the garbage collector off, which would traverse all rows again and again."""
+    """Turn off the garbage collector, which would traverse all rows again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -66,9 +66,9 @@ def from_arrow(body: bytes, names: Sequence[str], most: Most) -> dict[str, Colum
     Raises
     ------
     TooLarge
-        If it exceeds `most`.
+        If the body exceeds `most`.
     DataError
-        If it is damaged, or a column has a type that an encoder does not support.
+        If the body is damaged, or a column has a type that encoders do not support.
     """
     import pyarrow as pa
 
@@ -155,7 +155,7 @@ def as_feature(array: Any, name: str) -> Column:
 
 
 def to_json(predictions: np.ndarray, labels: Sequence[str]) -> bytes:
-    """Return ``{"predictions": [...]}``: per row a number, an object of labels, or a vector."""
+    """Return ``{"predictions": [...]}``: per row a number, an object by label, or a vector."""
     step = max(1, _NUMBERS // (predictions.size // len(predictions)))
     parts = range(0, len(predictions), step)
     written = (_as_objects(predictions[begin : begin + step], labels) for begin in parts)

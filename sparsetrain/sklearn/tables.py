@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns by name from a scikit-learn user's `X`: a frame, an Arrow table, a dict or an array.
+"""Columns by name from a scikit-learn user's `X`: a DataFrame, Arrow table, dict or array.
 
 Only columns of object or text arrays are copied.
 """
@@ -23,7 +23,7 @@ _GIVEN = "given", Location("table")  # words for error messages
 def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
     """Return a frame with the names of `X`, for scikit-learn's checks, and the columns by name.
 
-    Returns None for an array, which has no column names.
+    Return None for an array, which has no column names.
     """
     if is_pandas(X):
         require_columns(names := [*map(str, X.columns)], names, *_GIVEN)
@@ -49,7 +49,7 @@ def array_names(count: int) -> list[str]:
 
 
 def free_name(name: str, taken: Mapping[str, Any]) -> str:
-    """Return `name`, followed by as many underscores as make it unused."""
+    """Return `name`, followed by as many underscores as it takes to be unused."""
     while name in taken:
         name += "_"
     return name
@@ -61,4 +61,4 @@ def _plain(values: np.ndarray) -> Any:
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return values.tolist()  # the reader of the column raises, with its name
+        return values.tolist()  # the column's reader raises an error that names it

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks of files and folders, atomic replacement of files, and errors of unwritable paths.
 
-A lock ends with its process. So the process that gets a lock knows that nothing else writes there,
-even from a different container. A file is replaced by a temporary file, flushed to disk, then
-renamed.
+A lock is released when its process ends, so a process that gets a lock knows that no other process
+writes there, even in a different container. To replace a file, a temporary file is written, flushed
+to disk and renamed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def name_write_errors(path: Path, kind: type[SparsetrainError]) -> Iterator[None
     """
     try:
         yield
-    except OSError as error:  # Arrow's have no errno, and a detailed text
+    except OSError as error:  # Arrow's errors have no errno, but a detailed text
         reason = os.strerror(error.errno) if error.errno else error
         raised = ResourceError if is_disk_full(error) else kind
         raise raised(f"{path}: cannot be written: {reason}") from None
@@ -142,7 +142,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-_MAX_BYTES = 256 << 20  # of a description of a million files
+_MAX_BYTES = 256 << 20  # enough for a description of a million files
 
 
 @contextlib.contextmanager
@@ -162,20 +162,20 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write plain values, keys in order, so that equal values are equal files."""
+    """Write plain values with sorted keys, so that equal values give equal files."""
     with atomic_write(path) as file:
         file.write(json.dumps(values, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file of `write_json`.
+    """Read a file that `write_json` wrote.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     DataError
-        If it is not a regular file, or damaged.
+        If the file is damaged, or not a regular file.
     """
     try:
         values: dict[str, Any] = json.loads(read_regular_file(path, _MAX_BYTES))
@@ -183,13 +183,13 @@ def read_json(path: Path) -> dict[str, Any]:
         raise
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):  # JSON and UTF-8 raise the former
+    except (ValueError, RecursionError):  # bad JSON and bad UTF-8 raise ValueError
         raise DataError(f"{path}: damaged; remove its folder and convert the data again") from None
     return values
 
 
 def remove_temporaries(folder: Path, name: str = "*") -> None:
-    """Remove temporary files of killed writers of `name` in a folder; keep those being written."""
+    """Remove temporary files that killed writers of `name` left; keep those being written."""
     for left in folder.glob(f".{name}.*.tmp"):
         remove_dead(left)
 
@@ -201,7 +201,7 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
     Raises
     ------
     ConfigError
-        If a process holds the lock.
+        If another process holds the lock.
     """
     with open(path, "w") as file:
         try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C library's heap during a compile: freed memory is used again at once.
+"""The C library's heap during a compile: freed memory is reused at once.
 
-TVM creates a solver for each proof that its own rules cannot give, some 40 in a small model. A
+TVM creates a solver for each proof that its own rules cannot complete, some 40 in a small model. A
 solver takes 16 MB and is freed soon after. By default the C library returns this memory to the
-system, which clears each page when it is taken again: 8 of the 11 ms of a proof.
+system, which clears each page when it is taken again; this takes 8 of the 11 ms of a proof.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
-# GNU's C library: environment variable -> number in `mallopt`, bytes. These are the largest that it
-# chooses by itself, after a block of 32 MiB has been freed.
+# For glibc: environment variable -> (parameter number of `mallopt`, bytes). These sizes are the
+# largest that glibc chooses by itself, after a block of 32 MiB has been freed.
 _KEPT = {"MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20), "MALLOC_TRIM_THRESHOLD_": (-1, 64 << 20)}
 
 

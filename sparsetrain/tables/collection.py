@@ -26,7 +26,7 @@ class Tables(MutableMapping[str, NDArray]):
     Attributes
     ----------
     weights : dict of str to Tensor
-        Parameters whose rows may lag.
+        The parameters by name; rows of these tensors may lag.
     lagging : list of Table
         Tables with rows that can lag.
     count : Tensor (1,) int64
@@ -57,12 +57,12 @@ class Tables(MutableMapping[str, NDArray]):
         return len(self._tables)
 
     def with_constants(self, constants: Iterable[Table]) -> Tables:
-        """Return the same tables, with constants that no step changes."""
+        """Return the same tables, joined with constants, which no step changes."""
         more = {table.name: table for table in constants}
         return Tables({**self._tables, **more}, self.count) if more else self
 
     def __or__(self, other: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """Return a mapping's parameters and all of these, current."""
+        """Return these parameters, with all rows current, joined with `other`."""
         return {**self, **other}
 
     @property
@@ -75,7 +75,7 @@ class Tables(MutableMapping[str, NDArray]):
         self._counted[0] = number
 
     def each(self) -> Iterable[Table]:
-        """All tables, and parameters that are not tables."""
+        """Every `Table`, including those of parameters that are not embedding tables."""
         return self._tables.values()
 
     def table(self, name: str) -> Table:
@@ -193,7 +193,7 @@ class Tables(MutableMapping[str, NDArray]):
     def saved(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return what `restored` needs besides `views`: missed steps, as arrays and plain values.
 
-        `exact` are the tables with a meaningful slot `last`.
+        In the plain values, "exact" lists the tables with a meaningful slot `last`.
         """
         kept = [
             (table.ranges[number].names, history)
@@ -218,7 +218,7 @@ class Tables(MutableMapping[str, NDArray]):
         return {"tables": spans, "exact": exact}
 
     def differs(self, saved: Mapping[str, Any]) -> str | None:
-        """Describe how a saved `layout` differs; "" if it does not."""
+        """Describe how a saved `layout` differs from this one; None if it does not."""
         own = self.layout()
         if saved.get("tables") != own["tables"]:
             return (
@@ -226,7 +226,7 @@ class Tables(MutableMapping[str, NDArray]):
                 f"{own['tables']!r:.200}"
             )
         exact, before = own["exact"], saved.get("exact")
-        if exact and before and exact != before:  # a parameter without slots lacks the slot
+        if exact and before and exact != before:  # empty if no parameter has the slot `last`
             return f"parameters in exact mode differ: saved {before!r:.200}, current {exact!r:.200}"
         return None
 
@@ -238,7 +238,8 @@ class Tables(MutableMapping[str, NDArray]):
     def restored(self, manifest: Mapping[str, Any] | None = None, *then: Any) -> None:
         """Continue from arrays that were just loaded.
 
-        For a checkpoint, which may have other modes, `manifest` and `then` are as in `missed_in`.
+        For a checkpoint, which may have been saved with different modes, `manifest` and `then` are
+        as in `missed_in`.
         """
         before = None if manifest is None else {*map(str, manifest["exact"])}
         missed = [] if manifest is None else missed_in(manifest, *then)
@@ -252,7 +253,7 @@ class Tables(MutableMapping[str, NDArray]):
 
 
 def weights_of(params: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
-    """Parameters from any mapping, without catching up rows."""
+    """Return the parameters of any mapping, without catching up rows."""
     return (
         params.weights if type(params) is Tables else params
     )  # isinstance with an abstract class is slower

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update formula: an optimizer's rule for one element, and the spec of its kernels.
+"""Update formula: an optimizer's rule for one element, and how kernels apply it.
 
 One function generates the dense kernel, the in-place row kernel, the kernel that replays missed
 steps and, with NumPy arrays instead of symbols, the reference for tests.
@@ -43,9 +43,10 @@ class RowMean(NamedTuple):
     Parameters
     ----------
     name : str
-        Its name in a step's `h`.
+        Name of the mean in the `h` of a step.
     of : callable
-        ``of(w, g, slots, h)``: an element's term, from the arguments of `step` without means.
+        ``of(w, g, slots, h)``: the term of one element; arguments are as for `step`, but `h` lacks
+        the means.
 
     Examples
     --------
@@ -72,7 +73,7 @@ class Formula(NamedTuple):
         element. ``h.count`` is the number of the row's ids in the batch: 0 for an untouched row,
         and in a dense gradient.
     slots : tuple of Slot
-        The state it needs.
+        The state that the formula needs.
     row_means : tuple of RowMean
         Means over a row, by name in ``h``; with them ``h.width`` is the number of columns.
     per_step : callable, optional
@@ -84,7 +85,7 @@ class Formula(NamedTuple):
         ``mode="exact"`` replays.
     slot_decay : tuple of (str or None)
         For each slot, the name of the number that multiplies it in a step with gradient 0, or None
-        if it stays. ``max_replayed_steps`` uses it to skip steps.
+        if it stays unchanged. ``max_replayed_steps`` uses it to skip steps.
     decays : bool
         Whether the formula has ``weight_decay``.
     """
@@ -148,11 +149,12 @@ def _is_symbol(*values: Any) -> bool:
 
 
 class KernelSpec(NamedTuple):
-    """A formula and its gradient's treatment; with shapes and dtypes, the key of a kernel.
+    """What a kernel is generated from: a formula, and how gradients are scaled, clipped, decayed.
 
-    The order is PyTorch's: scale (global norm), clip by value, then decay. Coupled decay adds
-    ``weight_decay * w`` to the gradient. Decoupled decay multiplies the weight by ``keep``, which
-    is ``1 - lr * weight_decay``, computed on the host in float64, and leaves the gradient alone.
+    With shapes and dtypes, it is the key of a kernel. The order is PyTorch's: scale (global norm),
+    clip by value, then decay. Coupled decay adds ``weight_decay * w`` to the gradient. Decoupled
+    decay multiplies the weight by ``keep``, which is ``1 - lr * weight_decay``, computed on the
+    host in float64, and leaves the gradient alone.
 
     Parameters
     ----------
@@ -165,7 +167,8 @@ class KernelSpec(NamedTuple):
     scaled, clipped : bool
         Whether the gradient is multiplied by ``h.scale``, and limited to ``h.clip``.
     closed : bool
-        Whether many missed steps are one product of `transition` matrices, instead of a replay.
+        Whether many missed steps are applied as one product of `transition` matrices, instead of
+        being replayed one by one.
     lags : bool
         Whether rows can lag: an update of touched rows then writes its step to the slot `last`.
     """
@@ -205,7 +208,7 @@ class KernelSpec(NamedTuple):
         return np.stack([weight, *slots])
 
     def stepped(self, values: np.ndarray, numbers: Sequence[float]) -> list[Any]:
-        """Return weights and slots, the rows of `values`, after a step without a gradient."""
+        """Return weights and slots after a step without a gradient; `values` has the old ones."""
         rounded = map(float, np.asarray(numbers, np.float32))
         h = SimpleNamespace(**dict(zip(self.numbers, rounded, strict=True)), count=0.0)
         weight, gradient = self.at_zero.prepare(values[0], np.zeros_like(values[0]), h)
@@ -213,7 +216,7 @@ class KernelSpec(NamedTuple):
         return [weight, *slots]
 
     def is_linear(self, numbers: Sequence[float]) -> bool:
-        """Whether a step without a gradient is linear in weight and slots, by a trial."""
+        """Whether a step without a gradient is linear in weight and slots, found by a trial."""
         if self.formula.by_row:
             return False
         values = np.random.default_rng(0).uniform(0.1, 10, (self.order, 64))
@@ -221,7 +224,7 @@ class KernelSpec(NamedTuple):
             with np.errstate(all="ignore"):
                 found = np.stack(self.stepped(values, numbers))
                 made = self.transition(numbers) @ values
-        except Exception:  # the step accepts only symbols
+        except Exception:  # such a step accepts only symbols
             return False
         return np.allclose(found, made, rtol=1e-12, atol=1e-12)
 
@@ -253,7 +256,7 @@ class Rule(Protocol):
 
     @property
     def spec(self) -> KernelSpec:
-        """The spec of the kernels."""
+        """What the kernels are generated from: formula, scalar names, decay, scaling, clipping."""
 
     @property
     def has_last(self) -> bool:
@@ -285,4 +288,4 @@ class Range(Protocol):
 
     @property
     def rule(self) -> Rule:
-        """Rules of a step."""
+        """The rule that these rows follow."""

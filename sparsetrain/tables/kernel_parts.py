@@ -4,7 +4,7 @@
 All kernels apply a spec through `Row.update`, so they perform the same arithmetic: a row has the
 same bits whether it is updated alone, updated densely, or caught up later.
 
-Tables stored in less than float32 are read into it, and rounded as they are written: see
+Tables in narrower dtypes are converted to float32 when read, and rounded when written: see
 `sparsetrain.kernels.table_formats`.
 """
 
@@ -65,7 +65,7 @@ def declare_numbers() -> Any:
 
 
 def bind_scalars(spec: KernelSpec, dtype: str, numbers: Any, rule: int) -> SimpleNamespace:
-    """Read the scalars of a spec, by name, from the row of a rule."""
+    """Read the scalars of a spec, by name, from the rule's row of `numbers`."""
     return SimpleNamespace(
         **{
             name: T.Bind(tirx.Cast(dtype, numbers[rule, column]))
@@ -83,7 +83,7 @@ def bind_marks(spec: KernelSpec, stored: TableFormat, h: SimpleNamespace, marks:
 
 
 def is_flat(spec: KernelSpec, stored: TableFormat) -> bool:
-    """Whether an update ignores rows: no value is shared by a row, and none is rounded by row."""
+    """Whether an update may ignore row boundaries: neither formula nor rounding uses the row."""
     return not (spec.formula.by_row or stored.rounded)
 
 
@@ -119,17 +119,17 @@ class Parameter:
         return declared
 
     def open(self, row: Any, h: SimpleNamespace) -> PlainRow:
-        """Open a row to read and write its weights, in the step of `h`."""
+        """Open a row to read and write its weights, in the step that `h` describes."""
         return self.stored.row(self, row, h)
 
     def tiles(self) -> tuple[int, int]:
-        """Number of vectors in a row, and the columns of each."""
+        """Number of SIMD vectors in a row, and the columns of each."""
         if self.lanes is None:
             return column_tiles(self.width)
         return self.width // self.lanes, self.lanes
 
     def lines(self) -> list[tuple[Any, list[int]]]:
-        """Weights and slots of a row to prefetch: arrays, and the columns where lines begin.
+        """Weight and slots to prefetch for a row: arrays, and columns where cache lines begin.
 
         At most four lines of each, or eight if the table is rounded: rounding takes so many
         instructions that the processor does not reach the loads of later rows by itself.
@@ -223,7 +223,7 @@ class Row:
         formula = self.parameter.spec.formula
         if not any(slot.per == "row" for slot in formula.slots):
             return
-        unused = zero(self.parameter.dtype)  # instead of an element's values
+        unused = zero(self.parameter.dtype)  # a placeholder for an element's values
         old = tuple(unused if value is None else value for value in self.old)
         _, new = formula.step(unused, unused, old, self.h)
         for slot, array, value in zip(formula.slots, self.parameter.slots, new, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots: the arrays of optimizer state, their shapes, and the dtypes that support them."""
+"""Slots: the arrays of optimizer state, their shapes, and the parameter dtypes that allow them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_rules(name: str, dtype: str, ranges: Sequence[Any], average: bool) -> 
     Raises
     ------
     ConfigError
-        Names the parameter and the fix.
+        If one does not; the message names the parameter and the fix.
     """
     stored = format_of(dtype)
     if average and stored.rounded:

@@ -2,8 +2,8 @@
 """`Table`: the rows of a parameter with slots, rules and missed steps.
 
 In exact mode a step updates the rows that a batch looks up; the slot `last` holds the step up to
-which a row is current. Readers request rows by `rows(ids)` or `current()`, which replays their
-missed steps. Cost: the missed steps; nothing if no row lags.
+which a row is current. Readers call `rows(ids)` or `current()`, which first replay the missed steps
+of these rows. This costs as much as the missed steps, and nothing if no row lags.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Table:
     Parameters
     ----------
     name : str
-        Of the parameter.
+        Name of the parameter.
     weight : Tensor
         (V, D), or any shape for a parameter that is not a table.
     slots : dict of str to Tensor
-        With `last` (V,) int32 if rows may lag.
+        Slots by name, with `last` (V,) int32 if rows may lag.
     ranges : sequence of Range
-        The rules of its rows.
+        Ranges of its rows, each with the rule of its updates.
     named : mapping of str to slice
         The rows of each table by name; empty for a parameter that is not a table.
     count : (1,) int64
@@ -96,9 +96,9 @@ class Table:
         return sum(map(_bytes_of, (self.weight, *self.slots.values())))
 
     def stored(self, writing: bool = False) -> tuple[Any, Mapping[str, Any]]:
-        """Weight and slots without catching up, as writable tensors or arrays.
+        """Return weight and slots without catching up, as writable tensors or arrays.
 
-        `writing` says that they will be written, which drops values derived from them.
+        With `writing`, the caller will write them, so values derived from them are dropped.
         """
         return self.weight, self.slots
 
@@ -113,12 +113,12 @@ class Table:
         return self.weight
 
     def as_int8(self, rows: NDArray) -> NDArray:
-        """Quantize its rows (V, D), or their averages, to (V, D + 8) uint8 for prediction.
+        """Quantize the table's rows (V, D), or their averages, to (V, D + 8) uint8 for prediction.
 
         Raises
         ------
         NumericalError
-            Names the first row that is not finite.
+            If a row is not finite; the message names the first such row.
         """
         floats = runtime.as_numpy(rows)
         shape = len(floats), UINT8.extent(floats.shape[1])
@@ -182,7 +182,7 @@ class Table:
         Raises
         ------
         ConfigError
-            If there is such a row; the rows are made current first.
+            If a row lagged; the rows are made current before the error is raised.
         """
         if self.histories and not (self.read and self.read[1] is plan) and self._catch_up(plan):
             raise ConfigError(
@@ -191,7 +191,7 @@ class Table:
             )
 
     def require_last(self) -> None:
-        """Refuse a row-sparse gradient if rows should lag, but have no slot `last`.
+        """Refuse a row-sparse gradient if rows need the slot `last`, but do not have it.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class Table:
             )
 
     def be_part(self, numbered: tuple[Span, ...]) -> None:
-        """Make this table some rows of a whole parameter.
+        """Mark this table as holding only some rows of a whole parameter.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class Table:
         return format_of(self.dtype).keys(seed, self.name, step)
 
     def spans(self, number: int) -> list[Span]:
-        """The rows of a range, as spans in which row numbers for random bits are consecutive."""
+        """Cut the rows of a range into spans with evenly spaced row numbers for random bits."""
         part = self.ranges[number]
         cut = self._numbered if format_of(self.dtype).rounded else ()
         own = (s._replace(first=max(s.first, part.first), end=min(s.end, part.end)) for s in cut)
@@ -253,7 +253,7 @@ class Table:
         keys : tuple of int
             Keys of the random bits, for a table in half precision.
         dense : bool
-            Whether its gradient was dense, so that all rows are current.
+            Whether the table's gradient was dense, so that all rows are current.
         """
         for number, history in self.histories.items():
             history.append(numbers[self.ranges[number].rule], keys)
@@ -261,7 +261,7 @@ class Table:
                 self._note_current(self.ranges[number], history.now)
 
     def lags_by(self, ranges: Sequence[Any]) -> bool:
-        """Whether with these rules the same rows lag, and miss the same, as with current ones."""
+        """Whether the same rows lag with these rules as now, and miss the same updates."""
         known = {number: history.spec for number, history in self.histories.items()}
         return known == _lagging(self.slots, ranges)
 
@@ -295,7 +295,7 @@ class Table:
         span: tuple[int, int],
         plan: CoalescePlan | None = None,
     ) -> int:
-        """Catch up rows of a span, or of segments of a plan; return the number of steps."""
+        """Catch up rows `span`, or segments `span` of a plan; return the steps replayed."""
         param, limit = self.weight, rule.max_replayed_steps
         if history.spec.closed:
             limit = limit or replay.FEW
@@ -333,7 +333,7 @@ class Table:
 def new_last(
     name: str, weight: NDArray, ranges: Sequence[Any], fill: bool = True
 ) -> dict[str, NDArray]:
-    """The slot `last`: the step up to which each row is current, (V,) int32."""
+    """Make the slot `last`: the step up to which each row is current, (V,) int32."""
     what = f"slot {LAST!r} of parameter {name!r}"
     tensor = runtime.empty((matrix_shape(weight.shape)[0],), "int32", what)
     view = runtime.as_numpy(tensor, writable=True)
@@ -365,13 +365,13 @@ def _bytes_of(tensor: NDArray) -> int:
 
 
 def _lagging(slots: Mapping[str, Any], ranges: Sequence[Any]) -> dict[int, KernelSpec]:
-    """Specs of ranges with lagging rows, by number."""
+    """Return the kernel specs of the ranges with rows that can lag, by number."""
     parts: Iterator[tuple[int, Any]] = enumerate(ranges if LAST in slots else ())
     return {number: part.rule.spec for number, part in parts if part.rule.spec.lags}
 
 
 def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:
-    """Row numbers (N,) of a table, from an integer array of any shape.
+    """Return row numbers (N,) of a table, from an integer array of any shape.
 
     Ids on a device are not read; their plan reports ids outside the table.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Growth of a model to the number of rows of a newer encoder."""
+"""Growth of a model's tables to the number of rows of a newer encoder."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ def grown(trainer: Any, encoder: Encoder) -> Any:
 
 
 def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
-    """Return a model like this one with the encoder's number of rows.
+    """Return a model like this one, with as many rows as the encoder needs.
 
     Raises
     ------
     ConfigError
-        If `encoder` was not extended from the model's encoder, or the model has no rows.
+        If `encoder` was not extended from the model's encoder, or the model's rows do not match its
+        own encoder.
     """
     if known is None:
         raise ConfigError("extended: the trainer has no encoder, so its rows have no known values")
@@ -70,7 +71,7 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
 def _arguments_of_rows(
     model: Any, config: Mapping[str, Any], known: Encoder, encoder: Encoder
 ) -> dict[str, int]:
-    """The integers among a constructor's arguments that set the sizes of tables.
+    """Return the integers among a constructor's arguments that set the sizes of tables.
 
     They are found by trial: if the argument grows by one, a table gets one more row.
     """
@@ -93,7 +94,7 @@ def _arguments_of_rows(
 
 
 def _by_column(encoder: Encoder, like: Any) -> dict[str, int] | None:
-    """Rows by column, for a model that names its columns."""
+    """Return the rows of the columns that `like` names; None if it is not a dict of columns."""
     sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
     named = isinstance(like, Mapping) and like.keys() <= sizes.keys()
     return {name: sizes[name] for name in like} if named else None

@@ -69,7 +69,7 @@ class Loss:
 
 
 class TrainingStep:
-    """Steps of a trainer, which read it and write its parameters and state."""
+    """Steps of a trainer: they read the trainer, and write its parameters and state."""
 
     trusts = False  # whether the program skips the check of ids
 
@@ -98,7 +98,7 @@ class TrainingStep:
 
     @property
     def machines(self) -> list[Any]:
-        """The virtual machines that run in a step."""
+        """The TVM virtual machines that run in a step."""
         trainer = self._trainer
         if not self._reads_gradients:
             return [self._fused_step().program.machine]
@@ -148,7 +148,7 @@ class TrainingStep:
         return runtime.as_tensor(np.float32(total)), summed
 
     def _gradients_of(self, batch: Batch, first_row: int = 0) -> tuple[NDArray, Mapping[str, Any]]:
-        """Loss and gradients of a part of a batch."""
+        """Return loss and gradients of a part of a batch."""
         inputs, rows = self._inputs(batch, first_row)
         weights = self._trainer.params.rows(rows)
         return self._trainer.program(weights, inputs, checked=self.trusts)
@@ -173,7 +173,7 @@ def loss_inputs(
 
 
 def step_inputs(trainer: Trainable, first_row: int = 0) -> dict[str, Any]:
-    """Return the step's own inputs of a gradient program: the loss scale and the dropout key."""
+    """Return a gradient program's inputs besides the batch: the loss scale and dropout key."""
     inputs = {**trainer.arithmetic.loss.inputs}
     if trainer.draws:
         inputs |= dropout_inputs(trainer.seed, trainer.steps, first_row)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns of a table by role: label, dense features and categories, found by name.
 
-Names come from a `Schema`, or are Criteo's. Order and extra columns do not matter. Data with
-Criteo's names are *already encoded* if all dense columns are floats and all categories integers;
-otherwise they are raw. The rule depends on types, never on values, so files with equal schemas are
-always treated alike.
+Column names come from a `Schema`; without one they are Criteo's or torchrec's. The order of columns
+is arbitrary, and extra columns are ignored. Data with Criteo's names are *already encoded* if all
+dense columns are floats and all categories integers; otherwise they are raw. The rule depends on
+types, never on values, so files with equal schemas are always treated alike.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sparsetrain.errors import ConfigError, shown
 
 
 class Family(NamedTuple):
-    """One way to number columns: a prefix, the first number, and whose convention it is."""
+    """A convention for numbered column names: prefix, first number, and the project using it."""
 
     prefix: str
     first: int
@@ -46,7 +46,7 @@ class Family(NamedTuple):
         return f"{self.prefix}{self.first + index}"
 
     def count(self, names: Sequence[str]) -> int:
-        """Return the number of columns up to the highest number among `names`."""
+        """Return the number of columns, from the first number to the highest one among `names`."""
         pattern = re.compile(re.escape(self.prefix) + r"(0|[1-9]\d{0,3})")
         numbers = [int(hit[1]) for name in names if (hit := pattern.fullmatch(name))]
         return max(0, max(numbers, default=self.first - 1) - self.first + 1)
@@ -71,7 +71,7 @@ def numbered(
     what: str,
     location: Location,
 ) -> tuple[str, ...]:
-    """Return the columns of the best represented family, in order and without a gap."""
+    """Return the columns of the family to which most of `names` belong; refuse gaps."""
     there = {*names}
     counts = [
         sum(name in there for name in _all(family, family.count(names))) for family in families
@@ -106,7 +106,7 @@ def require_columns(
     names: Sequence[str], wanted: Sequence[str], what: str, location: Location, advice: str = ""
 ) -> None:
     """Refuse missing and duplicate columns."""
-    times = Counter(names)  # counting each name among thousands takes seconds
+    times = Counter(names)  # `names.count` for thousands of names would take seconds
     for name in wanted:
         if times[name] != 1:
             require_column(names, name, what, location, advice)
@@ -127,7 +127,7 @@ def _hint(name: str, names: Sequence[str]) -> str:
 
 
 def find_label(names: Sequence[str], given: str | None, location: Location) -> str:
-    """Return the label column: the given one, or `label` in any case."""
+    """Return the label column: `given`, or the column called `label` in upper or lower case."""
     if given is not None:
         require_column(names, given, "label", location)
         return given
@@ -149,15 +149,16 @@ class Columns:
     Attributes
     ----------
     dense, categories : tuple of str
-        Names in the order of their numbers, whatever their order in the file; vectors are dense.
+        Names in the order of their numbers or of the schema, not of the file. `dense` includes
+        vectors.
     labels : tuple of str
-        None if labels were not requested.
+        Empty if labels were not requested.
     encoded : bool
         Whether the values go to the model unchanged.
     layout : str
-        Description in one line, for messages.
+        One-line description of the columns, for messages.
     weights : tuple of str or None
-        For each category, the list column with the weights of its ids.
+        For each category, the list column with the weights of its ids, if any.
     row_weights : str or None
         The column with a factor for each row's loss, if any.
     """
@@ -188,7 +189,7 @@ def find_columns(
     treat_as: str = AUTO,
     described: Schema | None = None,
 ) -> Columns:
-    """Find the columns of a schema by name.
+    """Find the columns of an Arrow schema by name.
 
     Parameters
     ----------
@@ -200,9 +201,10 @@ def find_columns(
     num_dense, num_categories : int, optional
         Required number of columns; by default the highest number in a name decides.
     treat_as : {"auto", "raw", "encoded"}
-        Overrides the rule that recognises already encoded data.
+        Overrides the rule that recognizes already encoded data.
     described : Schema, optional
-        Names the columns; by default they have Criteo's names.
+        The user's schema, which names the columns; by default they have Criteo's or torchrec's
+        names.
 
     Returns
     -------
@@ -226,7 +228,7 @@ def find_columns(
         require_columns(schema.names, (*dense, *described.inputs), "dense", location)
         require_columns(schema.names, categories, "category", location)
         if treat_as == AUTO:
-            treat_as = RAW  # only for Criteo's names do types follow a convention
+            treat_as = RAW  # types tell raw from encoded data only with Criteo's names
     labels = find_labels(schema.names, described, location) if label else ()
     weights = tuple(_weights(schema, described, name, location) for name in categories)
     kinds = {name: _kind(schema, name, location) for name in (*dense, *labels)}
@@ -253,7 +255,7 @@ def find_labels(
     Raises
     ------
     DataError
-        If one is missing or occurs twice.
+        If a label column is missing or occurs twice.
     """
     if described is None or not described.labels:
         return (find_label(names, described.label if described else None, location),)
@@ -262,14 +264,14 @@ def find_labels(
 
 
 def describe_labels(labels: Sequence[str]) -> str:
-    """Return the last part of a layout's line."""
+    """Return the end of `Columns.layout`, which names the label columns."""
     if not labels:
         return ""
     return f", label in {labels[0]}" if len(labels) == 1 else f", labels in {', '.join(labels)}"
 
 
 def with_row_weights(columns: Columns, name: str | None, schema: pa.Schema, where: str) -> Columns:
-    """Return the columns, with the column of row weights if the data have it."""
+    """Return `columns`, with the column of row weights added if the data have it."""
     if name is None or name not in schema.names:
         return columns
     location = Location(where)
@@ -290,9 +292,9 @@ def check_same_row_weights(found: Mapping[str, Columns]) -> None:
 
 
 def check_known(wanted: Schema, known: Schema, done: str, do: str) -> None:
-    """Refuse weights and shared tables unlike those of a known encoder.
+    """Refuse a schema if its weights or shared tables differ from an existing encoder's.
 
-    `done` says how it was made, `do` how to make one that has them.
+    `done` and `do` are for messages: how the encoder was made, and how to make a suitable one.
     """
     own, other = known.weights, wanted.weights
     if other not in (None, own):
@@ -308,7 +310,7 @@ def check_known(wanted: Schema, known: Schema, done: str, do: str) -> None:
 
 
 def check_treat_as(treat_as: str) -> None:
-    """Raise `ConfigError` unless `treat_as` is one of the three words."""
+    """Raise `ConfigError` unless `treat_as` is "auto", "raw" or "encoded"."""
     if treat_as not in (AUTO, RAW, ENCODED):
         raise ConfigError(f"treat_as is {treat_as!r}; it must be 'auto', 'raw' or 'encoded'")
 
@@ -329,7 +331,7 @@ def _kind(schema: pa.Schema, name: str, location: Location, lists: bool = False)
 
 
 def require_kind(type_: pa.DataType, location: Location, lists: bool = False) -> str:
-    """Return the kind of a type, or of its lists' values; refuse unsupported types."""
+    """Return the kind of a type (of its list values if `lists`); refuse unsupported types."""
     kind = kind_of(element(type_) if lists else type_)
     if kind is None:
         raise location.error(

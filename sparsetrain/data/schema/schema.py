@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Schema`: a description of a log's columns, if they do not have Criteo's names.
+"""`Schema`: a description of a log's columns, needed if they do not have Criteo's names.
 
-Read from TOML or JSON, strictly: an unknown key is an error that suggests the nearest one. It is
-saved with the encoder, so a model scores data with the schema of its training.
+A schema is read from TOML or JSON, strictly: the error for an unknown key suggests the nearest
+known key. It is saved with the encoder, so a model scores data with the schema of its training.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ KEEP = ("first", "last")
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """Settings of one category column; None uses the encoder's setting.
+    """Settings of one category column; None means the encoder's setting.
 
     Attributes
     ----------
     min_count, max_rows : int or None
-        As the encoder's settings with these names.
+        Override the encoder's settings of the same names.
     max_length : int or None
         For a list column: the most ids to keep per row.
     keep : {"first", "last"}
-        Which ids to keep if there are more.
+        Which ids of a longer list to keep.
     weights : str or None
         For a list column: the parallel list column with a factor for each id.
     share_embedding : str or None
-        The owner of a table that this column shares: a value has the same row in both. The owner's
-        `min_count`, `max_rows` and `kind` then apply.
+        The column that owns the table which this column uses: equal values have the same row. The
+        owner's `min_count`, `max_rows` and `kind` apply.
     kind : {"whole", "hexadecimal", "text"}, optional
         Which values are equal. "whole": 12, "12" and "012"; "hexadecimal": also text of 8 hex
         digits and its number; "text": only "12" and 12. By default the training values decide, see
@@ -68,16 +68,16 @@ class Linear:
     Attributes
     ----------
     center : float
-        Also replaces a missing value, which so becomes 0.
+        Subtracted from each value. It also replaces missing values, which therefore become 0.
     scale : float
-        Not 0.
+        Divisor; not 0.
     """
 
     center: float = 0.0
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("center", "scale"):  # Python floats, which JSON can hold
+        for name in ("center", "scale"):  # JSON can store Python's floats, not NumPy's
             object.__setattr__(self, name, as_float(getattr(self, name)))
 
 
@@ -88,11 +88,11 @@ class TextFormat:
     Attributes
     ----------
     delimiter : str or None
-        One character.
+        The character between fields.
     header : bool or None
-        Whether the first line holds the names.
+        Whether the first line holds the column names.
     names : tuple of str or None
-        The names, for files without a header line.
+        The column names, for files without a header line.
     null : tuple of str
         Texts that mark a missing value, besides the empty text.
     """
@@ -119,18 +119,20 @@ class Schema(
         quantiles are predicted) or a number of classes, counted from 0. With several labels, a row
         may lack some of them.
     dense : tuple of str
-        Numbers, which become `log(max(x, -2) + 3)`, so numbers below -2 become equal. May be empty.
+        Numeric columns. A value x becomes `log(max(x, -2) + 3)`, so all values below -2 become
+        equal. May be empty.
     categories : tuple of str or None
-        Category columns, in the order of the features. Derived columns count as columns.
+        Category columns, in the order of the features; derived columns may be among them.
     time : str or None
         The column by which data can be split by time.
     derived : mapping from str to Derived
     columns : mapping from str to ColumnRule
     text : TextFormat
     weights : str or None
-        The column with a factor for each row's loss; data may lack it after training.
+        The column with a factor for each row's loss; only training data must have it.
     vectors : mapping from str to int
-        Columns of lists of equal length -> that length. The numbers become dense inputs, unchanged.
+        Column with lists of equal length -> that length. The numbers become dense features,
+        unchanged.
     linear : mapping from str to Linear
         Dense columns that are shifted and scaled, such as those with numbers below -2.
 
@@ -174,39 +176,39 @@ class Schema(
 
     @cached_property
     def inputs(self) -> dict[str, Dense]:
-        """The dense columns of further kinds, by name."""
+        """The dense columns that are not single numbers, such as vectors, by name."""
         each = ((kind, getattr(self, kind.key)) for kind in DENSE_KINDS)
         return {n: kind.column(n, option) for kind, named in each for n, option in named.items()}
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Columns that training data must have beside features and labels."""
+        """Columns that training data must have besides features and labels."""
         return (self.weights,) if self.weights else ()
 
     @property
     def share_embedding(self) -> dict[str, str]:
-        """From each column without a table of its own to its table's owner."""
+        """Column without a table of its own -> column that owns its table."""
         pairs = ((name, rule.share_embedding) for name, rule in self.columns.items())
         return {name: owner for name, owner in pairs if owner is not None}
 
     @property
     def to_learn(self) -> dict[str, Derived]:
-        """The derived columns with an option to learn before they can be read."""
+        """The computed derived columns with an option that must first be learnt from data."""
         return {name: rule for name, rule in self.made.items() if rule.of.learns}
 
     @property
     def bins_to_learn(self) -> dict[str, Derived]:
-        """The derived columns of `bins` with boundaries to learn."""
+        """The derived columns in `bins` with boundaries that must first be learnt from data."""
         return {n: r for n, r in self.derived.items() if n not in self.made and r.of.learns}
 
     @property
     def bins(self) -> dict[str, Derived]:
-        """Source -> derived column with its boundaries, for boundaries that only a model uses."""
+        """Source column -> derived column with bin boundaries, if only a model uses these."""
         return {rule.source: rule for n, rule in self.derived.items() if n not in self.made}
 
     @cached_property
     def made(self) -> dict[str, Derived]:
-        """The derived columns that are computed for rows: all but those of `bins`."""
+        """The derived columns that are computed for each row: all but those in `bins`."""
         if not self.derived:
             return {}
         named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time, self.weights}
@@ -215,14 +217,14 @@ class Schema(
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Names of all columns of the data in this schema."""
+        """Names of all columns of the data that this schema mentions."""
         named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time or "label"}
         sources = {source for derived in self.derived.values() for source in derived.sources}
         weights = (*self.inputs, self.weights, *(rule.weights for rule in self.columns.values()))
         return frozenset({*named, *sources, *(name for name in weights if name)})
 
     def as_learnt(self, known: Schema) -> Schema:
-        """Return this schema with what a `known` schema has learnt about derived columns."""
+        """Return this schema with the options of derived columns that `known` has learnt."""
         rules = self.derived.items()
         made = {name: rule.as_learnt(known.derived.get(name, rule)) for name, rule in rules}
         return replace(self, derived=made)
@@ -231,7 +233,7 @@ class Schema(
     def read(cls, given: Schema | str | Path | None, weights: str | None = None) -> Schema:
         """Return a schema unchanged, or read one from a TOML or JSON file.
 
-        None is the empty schema. `weights`, if given, overrides the schema's column of weights.
+        None gives the empty schema. `weights`, if given, overrides the schema's column of weights.
 
         Raises
         ------
@@ -267,16 +269,16 @@ class Schema(
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
-        """Build a schema from plain values, as `to_dict` gives them."""
-        if isinstance(values, Mapping):  # words and numbers; pydantic's error for a union is long
+        """Build a schema from plain values, as `to_dict` returns them."""
+        if isinstance(values, Mapping):  # before pydantic, with its long errors for unions
             Labels(values.get("labels") or {}, f"{where}: labels")
         return fill(values, cls, where)
 
     def to_toml(self) -> str:
-        """Return the text of a file that `read` reads."""
+        """Return the schema as the text of a TOML file, which `read` accepts."""
         values = self.to_dict()
         for derived in values.get("derived", {}).values():
-            if derived["divide"] == 1:  # has its default and is unused by most rules
+            if derived["divide"] == 1:  # the default, which most rules do not use
                 del derived["divide"]
         return as_toml(values)
 
@@ -298,13 +300,13 @@ def _plain(value: Any) -> Any:
 
 
 def _names_of(key: str, names: Any) -> tuple[str, ...] | None:
-    """Return names of columns, from any sequence, as a tuple."""
+    """Return a sequence of column names as a tuple."""
     if names is None and key == "categories":
         return None
     given = None if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
     if given is None or not all(isinstance(name, str) for name in given):
         raise ConfigError(f"{key} is {names!r:.60}; give a list of the names of columns")
-    return tuple(map(str, given))  # NumPy's strings are not plain ones
+    return tuple(map(str, given))  # converts NumPy's strings to Python's
 
 
 def _check(schema: Schema) -> None:
@@ -357,7 +359,7 @@ def _check(schema: Schema) -> None:
 
 
 def _check_inputs(schema: Schema) -> None:
-    """Refuse columns of further kinds that also have a different role."""
+    """Refuse a column of `DENSE_KINDS`, such as a vector, that also has a different role."""
     named = {kind.key: getattr(schema, kind.key) for kind in DENSE_KINDS}
     for key, names in named.items():
         require_type(key, names, Mapping, "a dict, of columns to an option each")
@@ -375,13 +377,13 @@ def _check_inputs(schema: Schema) -> None:
 
 
 def _check_sharing(schema: Schema) -> None:
-    """Refuse columns whose settings do not let them share a table."""
+    """Refuse a shared table if a column's settings contradict its owner's."""
     share = schema.share_embedding
     if not share:
         return
     for name, owner in share.items():
         require_type(f"columns.{name}.share_embedding", owner, str, "the name of a column")
-    # Without names, the columns are unknown until data are read.
+    # Without `categories`, the columns are unknown until data are read.
     known = schema.categories or tuple(dict.fromkeys([*share, *share.values()]))
     owners_of(known, share)
     for name, owner in share.items():

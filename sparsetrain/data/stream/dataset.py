@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Dataset`: batches of an epoch from a source and an encoder, reproducible from a seed.
 
-Every batch has the position of the next one; starting there gives the same rows in the same order.
-If parquet statistics show ids outside their table, they are refused before any row is read. Memory
-of a shuffle: two windows (160 bytes per row with 13 + 26 columns), one being read and one being
-filled; `prefetch` batches; and a part for each worker after the first. One worker reads a source
-with a part larger than `HELD_ROWS`. For several readers the rows of an epoch are divided into
-stretches of equal length, each read, shuffled and batched separately.
+Every batch records the position of the next batch; an epoch that starts there yields the same rows
+in the same order. If parquet statistics show ids outside their table, the file is refused before
+any row is read. A shuffle holds in memory two windows (160 bytes per row with 13 + 26 columns), one
+being read and one being filled; `prefetch` batches; and one part of the source for each worker
+after the first. If a part has more than `HELD_ROWS` rows, one worker reads the source. For several
+readers, an epoch is divided into stretches of equal length, each read, shuffled and batched
+separately.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ BUFFER_ROWS = 262_144
 
 
 class Stretch(NamedTuple):
-    """Stretch number `number` of `of` equal stretches of an epoch's rows; by default all rows."""
+    """One of `of` equal stretches of an epoch's rows, counted from 0; by default all rows."""
 
     number: int = 0
     of: int = 1
 
     def rows(self, total: int) -> range:
-        """Return its range among `rows` rows in the epoch's order."""
+        """Return the range of this stretch among `total` rows in the epoch's order."""
         return range(total * self.number // self.of, total * (self.number + 1) // self.of)
 
 
@@ -86,7 +87,7 @@ class _Plan(NamedTuple):
 
     @property
     def first_row(self) -> int:
-        """The row at which reading begins: of the batch, or of its window."""
+        """The row at which reading begins: the batch's first, or its window's in a shuffle."""
         row = self.start.row
         return row if self.seed is None else row - row % self.buffer_rows
 
@@ -98,14 +99,14 @@ class Dataset:
     ----------
     source : anything `open_source` takes
     encoder : Encoder or None
-        Reads its columns; None only for batches, which are already encoded.
+        Chooses the columns and encodes them; None only for batches, which are already encoded.
     require_label : bool
         Whether to read the label column; otherwise batches have no labels.
     read_weights : bool
         Whether to read row weights with the labels, if the encoder knows their column and the data
         have it; only training needs them.
     optional : collection of str
-        Columns that are all missing values if the data lack them.
+        Columns that the data may lack; their values are then all missing.
 
     Attributes
     ----------
@@ -116,9 +117,9 @@ class Dataset:
     ------
     DataError
         If the source cannot be opened, a file's columns do not fit the encoder, or a row group's
-        statistics show an id outside its table: before any row is read.
+        statistics show an id outside its table; raised before any row is read.
     ConfigError
-        If a table comes without an encoder.
+        If there is no encoder, but the source does not consist of batches.
     """
 
     def __init__(
@@ -165,11 +166,11 @@ class Dataset:
         return bool(self._parts) and not any(reader.is_plain for _, reader in self._parts)
 
     def with_distinct(self, number: int) -> Dataset:
-        """Return these rows, a list in category column `number` with each raw value once."""
+        """Return these rows, with each raw value once per list in category column `number`."""
         made = copy(self)
         made._parts = [
             (part, reader)
-            if reader.is_plain  # otherwise rare values share one id
+            if reader.is_plain  # ids stay as they are: several rare values may share one
             else (with_distinct(part, *reader.categories[number][:2]), reader)
             for part, reader in self._parts
         ]
@@ -196,7 +197,7 @@ class Dataset:
         return found
 
     def _warn_of_unknown(self) -> None:
-        """Warn of columns without a known value in the rows read."""
+        """Warn about columns that had no known value in the rows read."""
         columns = self._encoder.features if self.id_shares and self._encoder else ()
         warn_of_unknown(self._source.name, self.id_shares, columns)
 
@@ -215,8 +216,8 @@ class Dataset:
     ) -> Iterator[Batch]:
         """Yield one epoch, or the rest of one.
 
-        Batches of a user are passed on unchanged, in the caller's thread: the user chose sizes and
-        order, and may not expect threads.
+        A user's own batches are passed on unchanged, in the caller's thread: the user chose their
+        size and order, and may not expect threads.
 
         Parameters
         ----------
@@ -225,17 +226,17 @@ class Dataset:
         seed : int, optional
             Seed of the shuffle; None keeps the order of the data.
         epoch : int
-            Together with the seed chooses the order; `position` overrides it.
+            Number of the epoch; with the seed, it determines the order. `position` overrides it.
         position : Position, optional
             Where to begin: the `Batch.position` of an earlier batch with the same seed and
             `buffer_rows`. After an epoch's last batch it is the beginning of the next epoch.
         drop_last : bool
-            Leaves out the last batch if it is smaller.
+            Whether to leave out the last batch if it is smaller.
         prefetch : int
             Number of batches to prepare on a background thread; 0 prepares them in the caller's
             thread.
         buffer_rows : int
-            Rows of the window within which a shuffle mixes.
+            Rows per window; a shuffle mixes the rows within each window.
         workers : int
             Threads that read and encode; their number does not change the order. One thread reads
             text, and parquet with a row group of more than a million rows.
@@ -264,7 +265,7 @@ class Dataset:
         return prefetched(make, prefetch) if prefetch else make()
 
     def _batches(self, plan: _Plan, drop_last: bool, prefetch: int) -> Iterator[Batch]:
-        """Cut the rows into batches, with their end positions."""
+        """Cut the rows into batches, each with the position of the next one."""
         rows: Iterator[Any] = (
             self._encoded(plan) if plan.seed is None else self._mixed(plan, plan.seed, prefetch)
         )
@@ -272,19 +273,17 @@ class Dataset:
         held: Rows | None = None
         position = plan.start
         for group in regroup(rows, plan.batch_size):
-            if (
-                held is not None
-            ):  # one batch late, since only the next batch shows which is the last
+            if held is not None:  # yielded one batch late: only the next one shows which is last
                 position = Position(position.epoch, position.row + held.size, position.batch + 1)
                 yield Batch._of(held)._at(position)
             held = group
-        if held is None and plan.start.row == 0:  # of text that shows only now
+        if held is None and plan.start.row == 0:  # only now is a text file known to have no rows
             raise DataError(f"{self._source.name}: no rows")
         if held is not None and not (drop_last and held.size < plan.batch_size):
             yield Batch._of(held)._at(Position(position.epoch + 1))
 
     def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[PermutedRows]:
-        """Yield windows."""
+        """Yield shuffled windows."""
         total = plan.buffer_rows if self.num_rows is None else len(plan.stretch.rows(self.num_rows))
         size = max(1, min(plan.buffer_rows, total))
         key = [seed, plan.start.epoch, *([plan.stretch.number] if plan.stretch.of > 1 else [])]
@@ -329,7 +328,7 @@ def _part_order(num_parts: int, seed: int | None, epoch: int) -> Sequence[int]:
 def _skip_parts(
     order: Sequence[int], num_rows: Sequence[int | None], row: int
 ) -> tuple[Sequence[int], int]:
-    """Return the rest of `order` after `row` rows, and rows to skip in its first part.
+    """Return the rest of `order` after `row` rows, and how many rows of its first part to skip.
 
     A part of unknown length is never skipped as a whole: its rows must be read to be counted.
     """

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shuffling in windows: the order of rows in an epoch, restartable at any row.
 
-Without a seed, rows keep the order of the files. With one, `(seed, epoch)` decides: the parts (row
-groups, or slices of a table) are permuted, the sequence of their rows is cut into windows of equal
-size, and each window is permuted with its own random numbers. So to start at a row, only its window
-is needed. A stream has one part, so only the windows mix it. Numbers come from NumPy's default
-generator, which may change between NumPy versions.
+Without a seed, rows keep the order of the files. With a seed, `(seed, epoch)` determines the order:
+the parts (row groups, or slices of a table) are permuted, the sequence of their rows is cut into
+windows of equal size, and each window is permuted with its own random numbers. So an epoch can
+start at any row after reading only the window of this row. A stream is a single part, so its rows
+are mixed only within windows. Random numbers come from NumPy's default generator, which may change
+between NumPy versions.
 
 Pieces arrive by column; a window stores rows contiguously, so that gathering a row is one copy.
 """
@@ -24,16 +25,17 @@ from sparsetrain.data.values.arrays import Array
 def shuffled(
     windows: Iterable[Rows], key: Sequence[int], first_window: int = 0
 ) -> Iterator[PermutedRows]:
-    """Yield each window from `first_window` on, with a permutation.
+    """Yield each window from `first_window` on, with a random permutation of its rows.
 
-    `key` has the seed, the epoch and, if rows are in stretches, the stretch's number.
+    `key` holds the seed, the epoch and, if the epoch is divided into stretches, the stretch's
+    number.
     """
     for number, window in enumerate(windows, first_window):
         rng = np.random.default_rng([*key, number])
         yield PermutedRows(window, rng.permutation(window.size))
 
 
-_STRIP = 4096  # rows written together, column by column; 160 bytes each, so they stay in cache
+_STRIP = 4096  # rows copied together, column by column; of 160 bytes each, so they stay in cache
 
 
 class _Window:

@@ -2,8 +2,8 @@
 """Files of synthetic rows: parquet, with the best possible score in its metadata, or text.
 
 Text has Criteo's format: tabs, no header, empty fields for missing values; it cannot store the
-score. Files are written atomically. Page checksums are on: without them a flipped bit would be
-missed.
+score. Files are written atomically. Parquet's page checksums are on: without them a flipped bit
+would go unnoticed.
 """
 
 import glob
@@ -62,7 +62,7 @@ _text = partial(csv.CSVWriter, schema=SCHEMA, write_options=_LIKE_CRITEO)
 
 
 def read_truth(path: str | PathLike[str]) -> Truth | None:
-    """Return the ceiling of a file of `SyntheticCriteo.write`, None for any other parquet.
+    """Return the `Truth` of a file that `SyntheticCriteo.write` wrote; None for other parquet.
 
     Raises
     ------

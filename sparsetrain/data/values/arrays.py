@@ -24,7 +24,7 @@ _INTEGERS = "iu"
 
 
 def as_array(value: object, what: str) -> Array:
-    """Return `value` as an array, or raise `DataError` that `what` is not one."""
+    """Return `value` as an array, or raise a `DataError` that calls it `what`."""
     if np.ma.is_masked(value):
         raise DataError(f"{what} is a masked array with masked entries; fill them first")
     try:
@@ -79,7 +79,7 @@ def to_ids(value: object, what: str, ndim: int) -> Array:
 
 
 def first_negative(ids: Array) -> tuple[int, ...] | None:
-    """Return the index of the first negative id, or None; a uint64 beyond int64 counts."""
+    """Return the index of the first negative id, or None; a uint64 from 2**63 on is negative."""
     if not ids.size or ids.min() >= 0:
         return None
     return tuple(int(i) for i in np.argwhere(ids < 0)[0])
@@ -101,10 +101,10 @@ NUMBER = Real()  # for a label before its kind is known
 
 
 class Weight:
-    """The kind of a row's weight, with the checks that a `Label` has."""
+    """The kind of a row's weight, with the interface of a label's kind."""
 
     def bad(self, values: Array) -> Array:
-        """Return which numbers are not finite in float32, or below 0."""
+        """Return a mask of the numbers that are not finite in float32, or negative."""
         return not_finite(values) | (values < 0)
 
     def describe_bad(self, number: float, shown: object) -> str:
@@ -118,9 +118,9 @@ Kind = Label | Weight
 
 
 def of_rows(value: object, what: str, kind: Kind, num_rows: int, *, several: bool = False) -> Array:
-    """Return a number for each row as (B,) float32, all of their kind.
+    """Return one number per row as (B,) float32; refuse numbers that do not fit `kind`.
 
-    With `several` there may be T for each row, (B, T), with NaN where one is missing.
+    With `several`, there may be T numbers per row, (B, T), with NaN for missing ones.
     """
     array = as_array(value, what)
     is_matrix = several and array.ndim == 2 and array.shape[1] > 1

@@ -2,8 +2,8 @@
 """Arrow types that columns may have, classified as integers, floats, text, timestamps or nulls.
 
 All code that depends on a column's type uses this table, so support for a type is the same
-everywhere. The module also reads lists as flat values and lengths, and nulls as a mask; and checks
-texts where Arrow does not: views, and UTF-8.
+everywhere. The module also reads lists as flat values and lengths, and nulls as a mask. It checks
+two things that Arrow does not: the lengths of text views, and UTF-8.
 
 Nulls are filled before NumPy sees a column: a null in an integer column would otherwise turn it
 into floats. Arrow's `fill_null` takes 3 ns a value, since the processor mispredicts the branch at
@@ -24,7 +24,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 
 INTEGER, FLOAT, TEXT, EMPTY = "integers", "floats", "text", "nulls"
-MOMENT = "timestamps"  # dates too
+MOMENT = "timestamps"  # and dates
 DIGITS = "text of digits"
 
 
@@ -68,7 +68,7 @@ _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 )
 
 
-# A bag of ids per row. Fixed-size lists count as lists.
+# Types with a bag of ids per row, including lists of fixed size.
 _BAGS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list)
 
 
@@ -78,7 +78,7 @@ def is_bag(type_: pa.DataType) -> bool:
 
 
 def element(type_: pa.DataType) -> pa.DataType:
-    """Return the type of a list's values; other types unchanged."""
+    """Return the type of a list's values; return any other type unchanged."""
     return type_.value_type if is_bag(type_) else type_
 
 
@@ -96,12 +96,12 @@ def kind_of(type_: pa.DataType) -> str | None:
 
 
 def as_plain(array: Any) -> Any:
-    """Return an array with a dictionary, if any, decoded."""
+    """Decode a dictionary-encoded array; return any other array unchanged."""
     return array.dictionary_decode() if pt.is_dictionary(array.type) else array
 
 
 def has_views(type_: pa.DataType) -> bool:
-    """Return whether this type has text as views, also in lists and polars' dictionaries."""
+    """Return whether a type stores text as views, also inside lists and polars' dictionaries."""
     while is_bag(type_):
         type_ = type_.value_type
     text = type_.value_type if pt.is_dictionary(type_) else type_
@@ -125,10 +125,10 @@ def without_views(array: Any) -> Any:
 
 
 def view_lengths(array: Any) -> np.ndarray:
-    """Return the length of each text in views, also in lists and dictionaries, as (n,) int64.
+    """Return the length of each text view, also inside lists and dictionaries, as (n,) int64.
 
-    Arrow does not check lengths of nulls, but its casts add them: a negative one crashes the
-    process.
+    Arrow does not check the lengths of null views, but its casts sum them, and a negative length
+    crashes the process.
     """
     inside = array
     while is_bag(inside.type):
@@ -143,7 +143,7 @@ def view_lengths(array: Any) -> np.ndarray:
 
 
 def require_utf8(array: Any, location: Location, *, bytes_too: bool = False) -> None:
-    """Refuse text (n,), also in a dictionary, that is not UTF-8; columns of bytes only on request.
+    """Refuse text (n,) that is not UTF-8, also in a dictionary; `bytes_too` checks bytes as well.
 
     Arrow does not check this when it reads parquet.
     """
@@ -178,7 +178,7 @@ def fill_nulls(array: Any) -> tuple[Array, Array]:
     Parameters
     ----------
     array : pyarrow array (n,) of integers, floats, decimals, booleans or nulls
-        Booleans become int8, decimals and a column of nothing but nulls float64.
+        Booleans become int8; decimals, and arrays of the null type, become float64.
     """
     if pt.is_boolean(array.type) or pt.is_null(array.type) or pt.is_decimal(array.type):
         array = array.cast(pa.int8() if pt.is_boolean(array.type) else pa.float64())
@@ -197,7 +197,7 @@ def _validity(array: Any) -> Array:
 
 
 def _stored(array: Any) -> Array:
-    """Return the values' memory; nulls may have any value."""
+    """Return the values without a copy; where null, they are arbitrary."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     begin = array.offset * dtype.itemsize
     return np.frombuffer(array.buffers()[1], dtype, len(array), begin)
@@ -209,9 +209,9 @@ Read = TypeVar("Read")
 def read_values(
     array: Any, read: Callable[[Any, Location], Read], location: Location
 ) -> tuple[Read, Array]:
-    """Return the result of `read` on the flat values of all bags, and the number in each row.
+    """Return `read` of the flat values of all bags, and the number of values in each row.
 
-    An error of `read` about a value gets the row of its bag.
+    If `read` raises an error about a value, the error gets the row of the value's bag.
     """
     values, lengths = flat(array)
     if values is array:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrow columns as numbers, and categories as the integers or texts that the key kernel reads.
 
-Numbers are float64 with a mask of missing ones, from any numeric or text type; dates and timestamps
-are seconds since 1970. In text, `''` is missing, and `true` and `false` in any case are 1 and 0. A
-null is always missing, a NaN only under `NanRule("missing")`.
+Numbers are read from any numeric or text type, as float64 with a mask of missing values; dates and
+timestamps are seconds since 1970. In text, `''` is missing, and `true` and `false` in any case are
+1 and 0. A null is always missing, a NaN only under `NanRule("missing")`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sparsetrain.parsing.identity import Texts
 
 @dataclass(frozen=True)
 class NanRule:
-    """Treatment of NaN: refused ("error"), or a null ("missing"), as in pandas."""
+    """Treatment of NaN: refused ("error"), or the same as null ("missing"), as in pandas."""
 
     name: str = "error"
 
@@ -62,7 +62,7 @@ def _reason(value: float) -> str:
 
 _NULLS = ("null", "none", "na", "n/a", "\\n", "-", "?")
 EXACT = float(2**53)  # from here on a float cannot represent every integer
-_FIRST = 64  # number of first rows of text that are tried separately
+_FIRST = 64  # rows of a text column that are parsed first, see `_as_floats`
 
 
 def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, Array]:
@@ -94,9 +94,10 @@ def plain_floats(array: Any, location: Location, kind: str) -> Array:
 
 
 def exact_integers(array: Any) -> tuple[Array, Array] | None:
-    """Return integers (n,), 0 where missing, and a mask of missing ones; None if not integers.
+    """Return integers (n,), 0 where missing, and a mask; None if any value is not an integer.
 
-    `read_numbers` rounds those from 2**53 on. Text and decimals that are integers count as such.
+    `read_numbers` would round integers from 2**53 on. Text and decimals are accepted if all of them
+    are integers.
     """
     array = arrow_types.as_plain(array)
     if pt.is_integer(array.type):
@@ -135,7 +136,7 @@ def _parsed(array: Any, location: Location) -> Any:
 
 
 def _as_floats(text: Any) -> Any:
-    """Cast text; Arrow formats an error for every bad value, so a few rows are tried first."""
+    """Cast text to floats, a few rows first: Arrow formats an error for every bad value."""
     text[:_FIRST].cast(pa.float64())
     return text.cast(pa.float64())
 
@@ -171,19 +172,19 @@ class Integers(NamedTuple):
 
 
 def values_of(array: Any, nan: NanRule, location: Location) -> Integers | Texts:
-    """Return the values of an Arrow array that is not a dictionary; `_READERS` has its types.
+    """Return the values of an Arrow array that is not a dictionary; `_READERS` has the kinds.
 
     Raises
     ------
     DataError
-        If a number is not whole; names the row.
+        If a number is not whole; the message names its row.
     """
     kind = arrow_types.kind_of(array.type) or arrow_types.EMPTY
     return _READERS[kind](array, nan, location)
 
 
 def has_names(array: Any) -> bool:
-    """Return whether an array is a dictionary of whole numbers or texts, each read once."""
+    """Return whether an array is a dictionary of integers or texts, to be read once each."""
     names = (arrow_types.INTEGER, arrow_types.TEXT)
     return pt.is_dictionary(array.type) and arrow_types.kind_of(array.type) in names
 
@@ -193,7 +194,7 @@ def _from_integers(array: Any, nan: NanRule, location: Location) -> Integers:
 
 
 def _from_floats(array: Any, nan: NanRule, location: Location) -> Integers:
-    whole = exact_integers(array)  # decimals have more digits than a float
+    whole = exact_integers(array)  # a decimal may have more digits than a float
     if whole is not None:
         return Integers(*whole)
     values, missing = nan.split(array, location)
@@ -209,7 +210,7 @@ def _from_floats(array: Any, nan: NanRule, location: Location) -> Integers:
 
 
 def texts_of(array: Any) -> Texts:
-    """Return an Arrow array of text or bytes of any type; only views are copied."""
+    """Return an Arrow array of any text or bytes type as `Texts`; copy only views."""
     if not len(array):
         return Texts(np.zeros(0, np.uint8), np.zeros(1, np.int32))
     if pt.is_string_view(array.type) or pt.is_binary_view(array.type):
@@ -258,9 +259,10 @@ _READERS: dict[str, Callable[[Any, NanRule, Location], Integers | Texts]] = {
 
 
 def read_of_rows(array: Any, location: Location, kind: Kind, missing: bool = False) -> Array:
-    """Return (n,) float32 from integers, floats, booleans or texts of these, all of their kind.
+    """Return a column as (n,) float32; refuse values that do not fit `kind`.
 
-    With `missing`, nulls and NaN are NaN; otherwise they are refused.
+    The column holds integers, floats, booleans or texts of these. With `missing`, nulls and NaN
+    become NaN; otherwise they are refused.
     """
     values, absent = read_numbers(array, NanRule("missing"), location)
     values = np.where(absent, np.nan, values) if absent.any() else values

@@ -19,7 +19,7 @@ SHOWN = 40  # most characters of a bad value in a message
 _MOMENT = pa.timestamp("us")
 
 
-# Microseconds of a unit; nanoseconds are divided instead.
+# Microseconds per unit; nanoseconds, which are shorter, are divided instead.
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "date32[day]": 86_400_000_000, "date64[ms]": 1_000}
 _LARGEST = np.iinfo(np.int64).max
 
@@ -28,7 +28,7 @@ def to_microseconds(array: Any, location: Location) -> Any | None:
     """Return an Arrow array of dates or timestamps as int64 microseconds since 1970, else None.
 
     Text in ISO 8601 counts as timestamps; without a zone, times are in UTC. Anything else, such as
-    Avazu's YYMMDDHH, counts as numbers. The first value of a text column decides.
+    Avazu's YYMMDDHH, counts as numbers. The first value of a text column decides which it holds.
     """
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         return _from_text(array, location)

@@ -2,8 +2,8 @@
 """Update function: checks and in-place updates as the tail of a Relax function.
 
 The tail has three stages: plans of the row-sparse gradients and a search for NaN and infinity; a
-verdict on these; the updates, which do nothing unless the verdict is good. So everything that can
-fail precedes the first write. The function before the tail computes the gradients
+verdict from these checks; the updates, which do nothing unless the verdict is good. So everything
+that can fail precedes the first write. The function before the tail computes the gradients
 (`append_update`), or only returns its arguments (`given_gradients`).
 """
 
@@ -55,7 +55,7 @@ def append_update(
         Name of the function; the new one returns only the loss. Arguments are added at the end: the
         slots of each parameter, `NUMBERS` (`numbers_shape`) float64, `NOISE_KEYS` (`keys_shape`)
         int64, `SCRATCH` (S, CHUNK_NOTES) int32 for a sort in S chunks, `REPORT` (`report_size`,)
-        int64, written.
+        int64, which is written.
     structure : mapping
         Parameter -> kind of its gradient.
     layout : Layout
@@ -172,13 +172,13 @@ class _UpdateBuilder:
 
     @property
     def arguments(self) -> list[relax.Var]:
-        """The arguments to add to the function's."""
+        """The arguments that the update adds to the function."""
         slots = [slot for slots in self.slots.values() for slot in slots.values()]
         return [*slots, *self.step.values()]
 
     @property
     def beside_tables(self) -> dict[str, list[str]]:
-        """Table -> the names of arguments with the same number of rows."""
+        """Table -> names of the arguments for its slots, which have as many rows."""
         return {name: [array.name for array in self.slots[name].values()] for name in self.tables}
 
     def _specs(self) -> Iterator[tuple[str, KernelSpec]]:
@@ -262,7 +262,7 @@ class _UpdateBuilder:
         self._call("dense_updates", kernel, [*(array for each in own for array in each), *numbers])
 
     def _whole(self, array: relax.Var) -> relax.Var:
-        """Return an array with at least one axis."""
+        """View a scalar as (1,); return any other array unchanged."""
         return array if len(array.ty.shape) else self._view(array, (1,))
 
     def update_rows(self, place: int) -> None:
@@ -297,7 +297,7 @@ class _UpdateBuilder:
 
 
 def leaves_of(loss: NDArray, gradients: Mapping[str, NDArray | RowSparse]) -> dict[str, NDArray]:
-    """Return the arguments of `given_gradients` by name."""
+    """Return the arguments of the function that `given_gradients` builds, by name."""
     leaves = {":loss": loss}
     for name, gradient in gradients.items():
         if isinstance(gradient, RowSparse):

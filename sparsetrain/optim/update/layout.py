@@ -2,7 +2,7 @@
 """Layout of an update: the kernel calls that a step makes, and the arguments they need.
 
 A layout depends on the rules, shapes and kinds of gradients, not on numbers such as the learning
-rate, which are arguments: changing one does not recompile.
+rate, which are arguments: changing them does not recompile.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RowsUpdate(NamedTuple):
     every_row : bool
         Whether rows without an entry are also updated, with a gradient of 0.
     numbered : bool
-        Whether random bits round rows by their numbers in the whole parameter.
+        Whether the random bits that round a row depend on its number in the whole parameter.
     """
 
     rule: int
@@ -75,7 +75,7 @@ class Layout(NamedTuple):
     Parameters
     ----------
     specs : tuple of KernelSpec
-        Specs of the rules, by number.
+        For each rule, in the order of the numbers, what its kernels are generated from.
     dense, rows : tuple
         The kernel calls.
     """
@@ -114,7 +114,7 @@ def layout_of(structure: Structure, state: State) -> Layout:
 
 
 def report_size(structure: Structure) -> int:
-    """Return the length of a report: a verdict, a flag for each array, a count for each table."""
+    """Return a report's length: a verdict, flags for loss and gradients, a count per table."""
     return 1 + 1 + len(structure) + len(tables_of(structure))
 
 
@@ -129,14 +129,14 @@ def slot_name(parameter: str, slot: str) -> str:
 
 
 def numbers_shape(layout: Layout) -> tuple[int, int]:
-    """Return the number of rules, and the number of scalars in the longest spec."""
+    """Return the shape of `NUMBERS`: the number of rules, and the most scalars of a rule."""
     return len(layout.specs), max((len(r.scalars) for r in layout.specs), default=0) or 1
 
 
 def keys_shape(layout: Layout) -> tuple[int, int]:
     """Return the shape of `NOISE_KEYS`.
 
-    For each rows update three numbers for `Table.marks`, the first and the end of the rows, and if
-    any is `numbered` the rest of its `Span`.
+    Each `RowsUpdate` has a row: three numbers for `Table.marks`, the first and the end of its rows
+    and, if any update is `numbered`, the `begin` and `step` of its `Span`.
     """
     return max(1, len(layout.rows)), 7 if any(update.numbered for update in layout.rows) else 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update program: a compiled function that checks gradients and writes the step.
+"""Update program: a compiled function that checks gradients and updates parameters.
 
 One call is a step. Python runs before the first kernel and after the last one, not between them,
 where caches are cold and Python is several times slower.
@@ -52,7 +52,7 @@ class UpdateProgram(Program):
     layout : Layout
         The update.
     target : str or tvm.target.Target
-        A CPU.
+        A CPU target.
     """
 
     _is_gradient = True
@@ -90,8 +90,9 @@ class UpdateStep:
         self._scalars = runtime.as_numpy(self._numbers, writable=True)
         self._report = runtime.zeros((report_size(structure),), "int64")
         self._reported = runtime.as_numpy(self._report)
-        self._written: list[tuple[float, ...]] = []  # scalars in `_numbers`
-        # If no rule depends on the step: the factors of the last numbers, and these numbers.
+        self._written: list[tuple[float, ...]] = []  # the scalars that `_numbers` now holds
+        # If no rule depends on the step: the last (lr_scale, factor), and the rules' numbers for
+        # it.
         self._steady: tuple[float, float] | None = None
         self._last: list[tuple[float, ...]] = []
         self._is_dense = {name: name not in self._tables for name in structure}
@@ -179,7 +180,7 @@ class UpdateStep:
     def _bind(
         self, params: Mapping[str, NDArray], state: State, lookups: int
     ) -> dict[str, NDArray]:
-        """Return all arguments except inputs; the same dictionary for the same tensors."""
+        """Return all arguments except inputs; reuse the last dictionary for the same tensors."""
         names = [*params]
         tensors = [*params.values(), *state.tables.slots()]
         if names != self._bound[0] or not all(map(is_, tensors, self._bound[1])):
@@ -203,7 +204,7 @@ class UpdateStep:
         Raises
         ------
         DataError
-            If all values are finite, so row indices lie outside their table.
+            If all values are finite: then the step failed since row indices are outside a table.
         """
         structure = self.program.structure
         arrays = 1 + len(structure)

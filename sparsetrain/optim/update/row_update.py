@@ -21,8 +21,8 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.kernels.builder import Prefetch, line_starts
 from sparsetrain.tables.kernel_parts import Parameter, zero
 
-LINES = 256  # cache lines that are prefetched and not yet used
-VALUE_LINES = 8  # cache lines of a gradient row; more than of a weight, since it is only summed
+LINES = 256  # most cache lines that are prefetched but not yet used
+VALUE_LINES = 8  # most lines of a gradient row; more than for a weight row, since it is only summed
 
 
 class Runs(NamedTuple):
@@ -37,7 +37,7 @@ class Runs(NamedTuple):
     offsets : buffer (>= U + 1,)
         First position of each row's entries.
     source : buffer (N,), optional
-        The value row of each entry; by default the row with the entry's number.
+        Number of each entry's value row; by default the entry's own number.
     values : buffer (M, D)
         The value rows.
     """
@@ -57,7 +57,7 @@ class Runs(NamedTuple):
 def update_rows(
     parameter: Parameter, runs: Runs, span: tuple[Any, Any], h: SimpleNamespace
 ) -> None:
-    """Inside a kernel: update the rows of runs `span`."""
+    """Inside a kernel: update the rows of the runs [first, end) in `span`."""
 
     def update(run: Any) -> None:
         row = T.Bind(tirx.Cast("int64", runs.rows[run]))
@@ -90,7 +90,7 @@ def update_row(
     h: SimpleNamespace,
     may_be_empty: bool = False,
 ) -> None:
-    """Sum the entries of a run and apply the spec, tile by tile if the formula allows it."""
+    """Sum a row's gradient entries, then update the row; by tiles if the formula allows it."""
     tiles, lanes = parameter.tiles()
     whole = parameter.spec.formula.by_row
     gradient = T.alloc_local((parameter.width if whole else lanes,), parameter.dtype)

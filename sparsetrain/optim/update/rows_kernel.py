@@ -2,7 +2,7 @@
 """Row update kernel: the in-place update of a table by a row-sparse gradient.
 
 Rows without an entry are neither read nor written, unless every row is updated: then their gradient
-is 0. `row_update` has the update of one row.
+is 0. `row_update` generates the update of one row.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ def rows_kernel(
 ) -> PrimFunc:
     """Build the update of a table, or of a range of its rows.
 
-    Arguments: rows (N,), order (2, N), offsets (N + 1,), source (N,) if pooled, values (M, D),
-    weight (V, D), one array per slot, counts (2,), report, numbers (R, K), keys (P, 5 or 7): three
-    for `Table.marks`, the first and the end of the rows, and for rows that are rounded their
-    `numbers` (see `PlainRow`). `rule` and `place` are rows of the last two.
+    The kernel's arguments: rows (N,), order (2, N), offsets (N + 1,), source (N,) if pooled, values
+    (M, D), weight (V, D), one array per slot, counts (2,), report, numbers (R, K), keys (P, 5 or
+    7): three numbers for `Table.marks`, the first and the end of the rows and, if rows are rounded
+    by number, the `begin` and `step` of their `Span`. `rule` is a row of `numbers`, `place` a row
+    of `keys`.
     """
     form = format_of(kind.dtype)
     with kernel() as built:

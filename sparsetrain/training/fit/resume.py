@@ -59,7 +59,7 @@ def begin(
     ConfigError
         If there is nothing to resume, or `allow_changed` has unknown names.
     CheckpointError
-        If data or arguments differ from the resumed run's and that is not allowed.
+        If data or arguments differ from the resumed run's, and `allow_changed` does not name them.
     """
     noted = plan.fixed() | {_VALIDATION: seen.validation}
     if not resume:
@@ -155,7 +155,7 @@ def require_same(
     Raises
     ------
     CheckpointError
-        If a file is missing, added or different; names the first.
+        If a file is missing, added or different; the message names the first.
     """
     way_out = f"pass the same files in the same order, or allow changed {name}"
     if len(saved) != len(now):

@@ -2,13 +2,13 @@
 """The folder of a run: checkpoints by step, and pointers to the latest and the best.
 
     RUN/step-000000000500/   a checkpoint: arrays and a manifest
-    RUN/LATEST, RUN/BEST     the name of one of them
+    RUN/LATEST, RUN/BEST     the name of a checkpoint
     RUN/log.jsonl, log.csv   the measured scores
     RUN/profile.json         times of a step's kernels, after `fit(profile=True)`
     RUN/.lock                the process that writes here
 
-A checkpoint is valid once `LATEST` names it. A newer one that no pointer names was left by a killed
-run; the next run that writes here removes it.
+A checkpoint is valid once `LATEST` names it. A newer checkpoint that neither `LATEST` nor `BEST`
+names was left by a killed run; the next run that writes here removes it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Run:
         Raises
         ------
         CheckpointError
-            If it has no checkpoint yet, or the newest cannot be read.
+            If the run has no checkpoint yet, or the newest cannot be read.
         """
         found: Any = self.manifest()
         for key in ("run", "plan", "early_stopping", "patience"):
@@ -151,7 +151,7 @@ class Run:
         return lines
 
     def profile(self) -> dict[str, Any] | None:
-        """Return the profile of ``fit(profile=True)`` as from `StepProfile.to_dict`, or None.
+        """Return the profile that ``fit(profile=True)`` saved, as a dict, or None.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class Run:
         fresh : bool
             Whether the run is new; then a folder with checkpoints is refused.
         size : int
-            Size of the run's arrays in bytes, the least free space for a new run.
+            Bytes of the run's arrays; a new run needs as much free space.
         best : int, optional
             Step of the best validation of a resumed run.
 
@@ -223,7 +223,7 @@ class Run:
         Raises
         ------
         CheckpointError, ResourceError
-            If it cannot be written; the previous checkpoint stays valid.
+            If the checkpoint cannot be written; the previous one stays valid.
         """
         name = step_name(step)
         require_no_link(self.folder / name)
@@ -275,8 +275,9 @@ class Run:
     def _sweep(self) -> None:
         """Remove drafts, and a checkpoint that a killed run wrote but did not yet point to.
 
-        No pointer ever named it, and the run repeats it from the checkpoint before with the same
-        bits. There is at most one; if there are more, a pointer was lost, and they are kept.
+        Neither `LATEST` nor `BEST` ever named it; the resumed run recreates it, bit for bit, from
+        the previous checkpoint. More than one such checkpoint means that a pointer was lost: then
+        they are kept, and an error is raised.
         """
         for name in os.listdir(self.folder):
             step = STEP.search(name)
@@ -302,8 +303,8 @@ _LEFTOVER = re.compile(
 def is_free(folder: Path) -> bool:
     """Return whether a run may begin in a folder.
 
-    It may in a new or empty folder, and where a run was killed before its first checkpoint, for
-    example by a preemption.
+    It may if the folder is new or empty, or if a run in it was killed before its first checkpoint,
+    for example by preemption.
     """
     try:
         return all(map(_LEFTOVER.fullmatch, os.listdir(folder)))
