@@ -62,7 +62,11 @@ def test_a_config_makes_the_model_again_also_of_several_labels(name):
         ("deepfm", {"dropout": 1}, "DeepFM: dropout: rate is 1; it must be at least 0"),
         ("deepfm", {"batch_norm": 1}, "DeepFM: batch_norm is 1; give True or False"),
         ("dcnv2", {"structure": "both"}, "DCNv2: structure is 'both'; it must be 'parallel' or"),
-        ("dcnv2", {"experts": 2}, "DCNv2: experts need layers of low rank: give cross_rank"),
+        (
+            "dcnv2",
+            {"experts": 2},
+            "DCNv2: several experts need layers of low rank: give cross_rank",
+        ),
         ("xdeepfm", {"cin": [3, 0]}, "XDeepFM: every number in cin must be 1 or more"),
         ("finalmlp", {"heads": 7}, "heads is 7; it must divide both widths, 64"),
         ("finalmlp", {"hidden2": ()}, "FinalMLP: hidden and hidden2 need at least one width"),
