@@ -178,7 +178,7 @@ def _wanted(
         own = names[inputs:]
         wrt = [n for n in own if n not in buffers and has_gradient(variables[n], bindings)]
     if isinstance(wrt, str):
-        raise ConfigError(f"wrt is a list of names: [{wrt!r}]")
+        raise ConfigError(f"wrt must be a list of names: pass wrt=[{wrt!r}]")
     for name in (*wrt, *densify):
         if name not in variables:
             raise ConfigError(f"no argument {name!r} to differentiate; there are {list(names)}")

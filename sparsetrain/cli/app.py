@@ -120,7 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = next((text for text in texts if not text.startswith("-")), "train")
         several = processes_started() > 1
         if several and command not in ("train", "doctor"):
-            raise ConfigError("only `train` and `doctor` run in several processes: start one")
+            raise ConfigError(
+                "only `train` and `doctor` run in several processes: start a single process"
+            )
         # Join before anything can fail: MPI_Init waits for every process, even one that has ended.
         joins = several and command == "train"
         with joined().comm.guard(Exception) if joins else nullcontext(), data_warnings_as_notes():

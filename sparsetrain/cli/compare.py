@@ -64,7 +64,10 @@ def compare(
     base = st.compare.Case(1, lookups, width, skew, formulas[0])
     own = bool(tables or from_data or from_run)
     if own and formula and len(formula) > 1:
-        raise ConfigError("--formula: name one formula for your own tables")
+        raise ConfigError(
+            "--formula: only one formula can be compared on your own tables (--tables, "
+            "--from-data, --from-run): name one"
+        )
     if schema is not None and (from_data is None or from_run or tables):
         raise ConfigError("--schema names the columns of --from-data, and needs that option")
     begin = time.monotonic()

@@ -50,10 +50,14 @@ def convert(
     data = settings.resolve().data
     if data.label is not None:
         raise ConfigError(
-            "data.label works with `train` only: make a --schema with `sparsetrain schema`"
+            "data.label works with `train` only: write a schema file with `sparsetrain schema`, "
+            "and pass it with --schema"
         )
     if data.numbers in ("periodic", "autodis"):
-        raise ConfigError(f"--numbers {data.numbers} works with train only: it learns no bins")
+        raise ConfigError(
+            f"--numbers {data.numbers} works with `train` only, since it learns no bins to convert "
+            "numbers into: pass it to `train` instead"
+        )
     encoding = data.encoding()
     if encoder is not None and (settings.entries or encoding != Settings().data.encoding()):
         others = ", ".join(settings.flags()) or "settings of data"

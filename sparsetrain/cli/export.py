@@ -129,11 +129,12 @@ def serve(
         Literal["error", "null"],
         typer.Option(
             "--absent",
-            help="A column that no row of a request has is an error, or has missing values.",
+            help="Treatment of a column that no row of a request has: an error, or missing values.",
         ),
     ] = "error",
     log: Annotated[
-        Literal["text", "json"], typer.Option("--log", help="JSON has a line for each answer.")
+        Literal["text", "json"],
+        typer.Option("--log", help="Format of the log; json writes a line for each answer."),
     ] = "text",
 ) -> None:
     """Serve an exported model over HTTP: POST /predict in JSON or Arrow, GET /health and /metrics.

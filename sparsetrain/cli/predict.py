@@ -129,7 +129,10 @@ def predict(
         predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
         columns = predictor.prediction_names
         if taken := next((name for name in keep or () if name in columns), None):
-            raise ConfigError(f"--keep {taken}: a prediction column has the same name")
+            raise ConfigError(
+                f"--keep {taken}: a prediction column has the same name; rename the column in the "
+                "data"
+            )
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
         read_kept = _kept_columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
         found = predictor.predict(dataset, batch_size=batch_size)
@@ -226,7 +229,8 @@ def require_output(out: Path, rows: Path) -> None:
     written, read = Path(os.path.realpath(out)), Path(os.path.realpath(rows))
     if out.is_dir() or read in (written, *written.parents):
         raise ConfigError(
-            f"--out {out}: is a folder, the input or a file in its folder; name a different file"
+            f"--out {out}: is a folder, the input file, or a file in the input folder; name a "
+            "different file"
         )
     require_writable(written)
 

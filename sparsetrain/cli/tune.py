@@ -235,7 +235,10 @@ def _is_loss(monitor: str) -> bool:
 def _best_first(records: list[dict[str, Any]], monitor: str) -> list[dict[str, Any]]:
     scored = [record for record in records if record["score"] is not None]
     if not scored:
-        raise NumericalError("no trial has a score: every one had a number that is not finite")
+        raise NumericalError(
+            "no trial has a score: all had a loss, gradient or score that was not finite; search "
+            "lower learning rates"
+        )
     return sorted(scored, key=lambda record: record["score"], reverse=not _is_loss(monitor))
 
 

@@ -39,7 +39,8 @@ def verify(
     inject: Annotated[
         str | None,
         typer.Option(
-            metavar="CHECK", help="Commit the fault that this check must find, or all: it fails."
+            metavar="CHECK",
+            help="Inject the fault that this check must find, to see it fail; all: for each check.",
         ),
     ] = None,
     model_class: ModelClass = None,

@@ -210,7 +210,7 @@ def _check(settings: Settings, files: Files) -> None:
         if value is not None:
             raise ConfigError(f"{option}: --window already scores each window; remove one of them")
     if processes_started() > 1:
-        raise ConfigError("--window trains in one process: start one")
+        raise ConfigError("--window trains in one process only: start a single process")
 
 
 def _mean(values: list[Any]) -> float | None:

@@ -196,8 +196,8 @@ class Arguments:
                 ends = np.asarray(given[name])
                 if len(ends) and (ends[0] < 0 or (np.diff(ends) < 0).any() or ends[-1] != count):
                     raise DataError(
-                        f"argument {name!r} must rise to the number of tokens, {count}: it "
-                        "holds the end of each row"
+                        f"argument {name!r} must hold the end of each row: positions that "
+                        f"never fall, up to the number of tokens, {count}"
                     )
 
     def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:
@@ -205,7 +205,7 @@ class Arguments:
         extents, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
         for problem in filter(None, (demand.problem(extents) for demand in self._demands)):
             given = ", ".join(f"{s} = {n} of {names[at]!r}" for s, (at, n) in seen.items())
-            more = "; of one feature there is one offset more than rows" if self._bags else ""
+            more = "; a feature has one offset more than there are rows" if self._bags else ""
             raise DataError(f"{problem}, with {given}{more}")
 
     def _check_bags(
@@ -308,7 +308,7 @@ def _require_letters(function: relax.Function, name: str) -> None:
             if not any(letter.same_as(known) for known in alone):
                 raise ConfigError(
                     f"{name!r}: argument {argument!r} has the extent {extent}, but no argument has "
-                    f"{letter}: write a new symbol in place of {extent}"
+                    f"{letter} alone as an extent: write a new symbol in place of {extent}"
                 )
 
 

@@ -74,11 +74,11 @@ class Demand:
         try:
             found, wanted = (number(extents) for number in self._numbers)
         except ZeroDivisionError:
-            return f"{self.words} divides by nothing"
+            return f"{self.words} divides by 0"
         if found == wanted or (at_most and found < wanted):
             return None
         if self.is_size:
-            return f"{self.words} has {found} numbers for {wanted}"
+            return f"{self.words} has {found} numbers, but the new shape holds {wanted}"
         relation = "at most" if at_most else "equal to"
         return f"{self.words} needs {format_shape([left])} {relation} {format_shape([right])}"
 

@@ -63,7 +63,10 @@ def check_types(pieces: Pieces) -> None:
     first = next((p for p in pieces if not pa.types.is_null(p[1].type)), pieces[0])
     for location, piece in pieces:
         if not pa.types.is_null(piece.type) and _shape(piece.type) != _shape(first[1].type):
-            raise location.error(f"type {piece.type}; in {first[0].name} it is {first[1].type}")
+            raise location.error(
+                f"the type is {piece.type}, but in {first[0].name} it is {first[1].type}; give the "
+                "column one type"
+            )
 
 
 def _shape(type_: pa.DataType) -> tuple[bool, bool]:

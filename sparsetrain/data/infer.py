@@ -223,7 +223,7 @@ class _Guess:
     def warning(self) -> str:
         """Return the warning about columns of unsupported types."""
         return (
-            f"{self.location.name}: left out, as their types are not read: "
+            f"{self.location.name}: columns of unsupported types are left out: "
             f"{name_columns(self.unread)}; cast them to numbers, text or lists of them, or drop "
             "them (ignore=[NAME], --ignore NAME)"
         )

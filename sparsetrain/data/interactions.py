@@ -331,7 +331,7 @@ class Interactions:
     def _split(self, part: Any, each: Each, max_length: int | None, ages: bool) -> Split:
         length = _checked(each, max_length)
         if not (part == TRAIN).any():
-            raise DataError("the split leaves no interaction to train on")
+            raise DataError("the split leaves no interaction to train on: hold out fewer")
         if ages and self.time is None:
             raise ConfigError("ages need times: name the time column")
         return Split(

@@ -25,7 +25,9 @@ def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]
             raise _wrong(name, "it names itself; leave it out")
         if owner in share:
             raise _wrong(
-                name, f"{owner!r} looks up the table of {share[owner]!r} itself; name one for all"
+                name,
+                f"{owner!r} itself shares the table of {share[owner]!r}; "
+                f"name {share[owner]!r} instead",
             )
     if share and len({*names}) != len(names):
         raise ConfigError(f"share_embedding: names must differ: {', '.join(names)}")

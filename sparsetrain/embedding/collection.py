@@ -108,7 +108,10 @@ def _poolings(what: str, given: Pooling | Sequence[Pooling], features: int) -> t
     each: tuple[Any, ...] = (given,) * features if single else tuple(given or ())
     wrong = next((one for one in each if one not in POOLINGS), None)
     if wrong is not None or (None in each and len({*each}) > 1):
-        raise ConfigError(f"{what}: pooling must be None, 'sum' or 'mean', not {wrong or each!r}")
+        raise ConfigError(
+            f"{what}: pooling must be None for all features, or 'sum' or 'mean' for each, not "
+            f"{wrong or each!r}"
+        )
     if len(each) != features:
         raise ConfigError(f"{what}: {len(each)} poolings for {features} features")
     return each

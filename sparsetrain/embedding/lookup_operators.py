@@ -37,7 +37,9 @@ def _width(expr: relax.Expr) -> int:
 def _row(table: relax.Expr) -> tuple[int, str]:
     """Return D, and the dtype of computations with the table's values."""
     if len(table.ty.shape) != 2:
-        raise ConfigError(f"a table that is looked up is (V, D), not {table.ty.shape}: reshape it")
+        raise ConfigError(
+            f"a table to look up must have the shape (V, D), not {table.ty.shape}: reshape it"
+        )
     stored = format_of(_dtype(table))
     return stored.width(_width(table)), stored.computed
 

@@ -236,7 +236,10 @@ def _counts(given: np.ndarray | None, listed: np.ndarray) -> np.ndarray:
         raise ConfigError(f"counts: give an integer for each of {len(listed)} rows of scores")
     if (counts < listed).any():
         at = int((counts < listed).argmax())
-        raise ConfigError(f"counts: {counts[at]} for list {at}, which has {listed[at]} items")
+        raise ConfigError(
+            f"counts: {counts[at]} for list {at}, but the list has {listed[at]} items; a count "
+            "must include all listed items"
+        )
     return counts.astype(np.int64)
 
 

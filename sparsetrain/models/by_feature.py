@@ -108,7 +108,7 @@ def check_dim(
         if widths.get(name, width) != width:
             raise ConfigError(
                 f"{what} of {name!r} is {widths[name]}, but it shares the table of {own}, which is "
-                f"{width} wide: name {own} alone"
+                f"{width} wide: set it for {own} only"
             )
     return _plain(
         widths, list(dict.fromkeys(tables)), default, max(widths.values(), default=default)

@@ -101,7 +101,9 @@ class DCNv2(DeepModel):
         super().__init__(rows, dim, **rest)
         width, chosen = self.vectors_width, self._options
         if chosen["experts"] > 1 and cross_rank is None:
-            raise ConfigError("DCNv2: experts are of low rank: give cross_rank as well")
+            raise ConfigError(
+                "DCNv2: several experts need layers of low rank: give cross_rank as well"
+            )
         self.cross = CrossNetwork(width, chosen["cross_layers"], cross_rank, chosen["experts"])
         if structure == "parallel":
             self.crossed = nn.Linear(width, self.num_labels, bias=False)

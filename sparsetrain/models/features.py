@@ -256,7 +256,10 @@ class Places(Feature):
 
     def read(self, name: str, batch: Batch, column: Any) -> Any:
         """Raise an error: no batch has places."""
-        raise ConfigError(f"feature {name}: Places are for `prepared`, no batch has them")
+        raise ConfigError(
+            f"feature {name}: Places cannot be read from a batch: move it from `features` to "
+            "`prepared`"
+        )
 
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
         """Return the checked arguments."""

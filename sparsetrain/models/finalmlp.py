@@ -34,7 +34,7 @@ class BilinearFusion(nn.Module):
             require_int(f"BilinearFusion: {name}", number) for name, number in numbers.items()
         )
         if left % heads or right % heads:
-            raise ConfigError(f"heads is {heads}, which does not divide {left} and {right}")
+            raise ConfigError(f"heads is {heads}; it must divide both widths, {left} and {right}")
         self.left, self.right = left // heads, right // heads
         self.of_left = nn.Linear(left, out)
         self.of_right = nn.Linear(right, out, bias=False)

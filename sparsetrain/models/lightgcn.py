@@ -76,8 +76,8 @@ class LightGCN(RankingModel):
         most, found = int(self.items_of.shape[0]), chosen.nnz
         if found > most:
             raise ConfigError(
-                f"{type(self).__name__}: there are {found:,} choices to train on, and interactions "
-                f"is {most:,}"
+                f"{type(self).__name__}: there are {found:,} choices to train on, but interactions "
+                f"is {most:,}: give the model a larger number"
             )
         graph: dict[str, np.ndarray] = {}
         for name, matrix in {"item": chosen, "user": chosen.T.tocsr()}.items():

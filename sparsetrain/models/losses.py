@@ -110,7 +110,7 @@ def sampled_softmax(
         Senecal 2008, https://doi.org/10.1109/TNN.2007.912312).
     """
     if (log_q is None) != (negative_log_q is None):
-        raise ConfigError("sampled_softmax: give log_q and negative_log_q, or neither")
+        raise ConfigError("sampled_softmax: give both log_q and negative_log_q, or neither")
     if log_q is not None and negative_log_q is not None:
         positive, negatives = positive - log_q, negatives - negative_log_q
     column = nn.op.reshape(positive, (positive.shape[0], 1))

@@ -352,7 +352,9 @@ class Model(nn.Module):
         """
         name, cls = self.target or self.seen, type(self).__name__
         if name is None:
-            raise ConfigError(f"{cls} has neither target nor seen: the feature that lists items")
+            raise ConfigError(
+                f"{cls} has neither target nor seen: set one to the name of the feature of items"
+            )
         if self._encoder is None or self._columns is None:
             return range(self.rows_of(self.features[name]))
         values = self._encoder.features[self._columns[name]].values

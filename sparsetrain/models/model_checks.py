@@ -54,20 +54,21 @@ def model_for(
     for name in (name for name in options if name not in known):
         hint = meant(name, others)
         if hint or not is_class:
-            hint = hint or "; options of a model go with its class or name, or to its constructor"
+            hint = hint or "; give options of the model to its constructor"
             raise ConfigError(f"Trainer has no argument {name!r}{hint}")
     if not is_class:
         return made  # which `require_model` checks
     if encoder is None:
         raise ConfigError(
-            f"model is the class {made.__name__}, made for an encoder: add encoder=..., or make "
-            f"one: {made.__name__}(rows)"
+            f"model is the class {made.__name__}, which needs an encoder: add encoder=..., or "
+            f"make a model: {made.__name__}(rows)"
         )
     try:
         return made.for_encoder(encoder, **options)
     except TypeError as error:  # Python's error about an argument without a default
         raise ConfigError(
-            f"{made.__name__}.for_encoder(encoder) fails: {error}; make the model with it"
+            f"{made.__name__}.for_encoder(encoder) fails: {error}; make the model with this "
+            "argument, and pass the model"
         ) from error
 
 
@@ -85,8 +86,8 @@ def require_model(model: Any) -> None:
     if not isinstance(model, Model):
         raise ConfigError(
             f"a {cls.__name__} is not a sparsetrain.models.Model, which Trainer needs: derive it "
-            "from that; whatever can be exported trains by sparsetrain.value_and_grad and an "
-            "optimizer, see examples/dlrm/train.py"
+            "from that; a module that is not a Model can be trained in a loop of your own by "
+            "sparsetrain.value_and_grad and an optimizer, see examples/dlrm/train.py"
         )
     if "_columns" not in vars(model):
         raise ConfigError(f"{cls.__name__}: its constructor does not call super().__init__")
@@ -171,8 +172,9 @@ def _require_no_batch_statistics(cls: type, function: relax.Function) -> None:
         is_norm = isinstance(call, relax.Call) and call.op == tvm.ir.Op.get("relax.nn.batch_norm")
         if is_norm and bool(call.attrs["training"]):
             raise ConfigError(
-                f"{cls.__name__}: batch_norm with training=True does not move its running "
-                "statistics here, and would score a row by its whole batch: take layer_norm"
+                f"{cls.__name__}: batch_norm with training=True does not update its running "
+                "statistics here, and the score of a row would depend on the rest of its batch: "
+                "use models.BatchNorm or layer_norm"
             )
 
 
@@ -252,7 +254,9 @@ def check_group_feature(model: Model, group_by: str | None) -> None:
     """
     names = model.single_ids()
     if group_by is not None and not model.all_labels:
-        raise ConfigError("group_by is for scores of labels, which this model has not")
+        raise ConfigError(
+            "group_by is for scores of labels, but this model has no labels: remove group_by"
+        )
     if group_by is not None and group_by not in names:
         raise ConfigError(
             f"group_by is {group_by!r}; it must be one of the features, {', '.join(names)}"

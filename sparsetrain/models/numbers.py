@@ -211,7 +211,7 @@ def number_embedding(
     if bins is None:
         bins = [[]] * (inputs // (1 + flags))
     if not bins or len(bins) * (1 + flags) > inputs:
-        raise ConfigError(f"{cls}: numbers={kind!r} with {inputs} dense inputs: there are too few")
+        raise ConfigError(f"{cls}: numbers={kind!r} needs more than {inputs} dense inputs")
     if issubclass(LEARNT[kind], PiecewiseLinear) and not all(bins):
         raise ConfigError(
             f"{cls}: numbers={kind!r} needs boundaries of every number: fit the encoder with "

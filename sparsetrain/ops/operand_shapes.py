@@ -59,7 +59,7 @@ def require_shapes(bindings: Iterable[Any]) -> None:
         if isinstance(binding.value, relax.Call) and _has_lost_shape(binding):
             raise ConfigError(
                 f"{describe_call(binding.value)}: the shape of the result is unknown; give "
-                "equal lengths one symbol, or reshape one operand to the symbols of the second"
+                "equal lengths one symbol, or reshape one operand to the symbols of the other"
             )
 
 

@@ -41,7 +41,10 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
     for kind, own in (("slot", names), ("number", known)):
         for name in own:
             if name in RESERVED[kind] or own.count(name) > 1:
-                raise ConfigError(f"{formula.name}: the {kind} {name!r} needs another name")
+                raise ConfigError(
+                    f"{formula.name}: the {kind} {name!r} needs another name: this one is "
+                    "reserved or used twice"
+                )
     _check_slot_decay(formula, numbers)
     _check_step(formula, numbers)
     _check_zero_gradient(formula, hyper)

@@ -89,7 +89,7 @@ def _validated(
     if manifest.get("formula") != formula:
         raise CheckpointError(
             f"{path} was saved by the optimizer {manifest.get('formula')!r:.60}, not {formula!r}: "
-            "load it with that formula; a different one with the same slots may continue"
+            "load it with that formula; another formula with the same slots can then continue"
         )
     extra, counts = manifest.get("extra"), {name: manifest.get(name) for name in _COUNTS}
     for name, count in counts.items():

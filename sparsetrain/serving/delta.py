@@ -190,7 +190,7 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
         ) from None
     if since != old.checksum:
         raise CheckpointError(
-            f"{delta}: it is not a delta from {folder}: apply deltas in their order"
+            f"{delta}: it is not a delta from {folder}: apply deltas in the order of their exports"
         )
     with new_folder(Path(out)) as made:
         for name, about in new.files.items():

@@ -203,7 +203,7 @@ class _Estimator(Trained, ABC):
             if getattr(self, "_held_out", None) is None:
                 raise AttributeError(
                     "feature_importances_ needs validation rows: fit(..., eval_set=[(X, y)]), or "
-                    "set patience, which holds rows out; a loaded estimator has none"
+                    "set patience, which holds rows out; a loaded estimator has no such rows"
                 )
             rises = permutation_importance(self.trainer_, self._held_out)
             names = getattr(self, "feature_names_in_", None)
@@ -313,8 +313,8 @@ class _Estimator(Trained, ABC):
                 self.constant_ = constant
             found = inferred.schema
             if inferred.useless:
-                text = f"left out, as they cannot help: {name_columns(inferred.useless)}"
-                warnings.warn(f"{text}; schema= keeps them all the same", DataWarning, stacklevel=4)
+                text = f"columns left out, as they cannot help: {name_columns(inferred.useless)}"
+                warnings.warn(f"{text}; to keep them, pass schema=", DataWarning, stacklevel=4)
         if self.constant_ is not None:
             columns.update(zeros)
         self.schema_ = replace(found, label=None, labels={label: self._label.kind}, weights=weight)

@@ -143,7 +143,9 @@ def concat(left: Rows, right: Rows) -> Rows:
     """Add by concatenating entries. Index dtypes widen to int64 if they differ."""
     kinds = [(tensor.shape, dtype_of(tensor.values)) for tensor in (left, right)]
     if kinds[0] != kinds[1]:
-        raise DataError(f"RowSparse: cannot add {kinds[0]} and {kinds[1]}")
+        raise DataError(
+            f"RowSparse: cannot add {kinds[0]} and {kinds[1]}: shapes and dtypes must be equal"
+        )
     indices = [left.indices, right.indices]
     if dtype_of(indices[0]) != dtype_of(indices[1]):
         indices = [_emit(op.astype(index, "int64")) for index in indices]

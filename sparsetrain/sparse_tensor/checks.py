@@ -74,7 +74,7 @@ def check_entries(
 def check_coalesced(indices: np.ndarray, source: np.ndarray | None, num_rows: int) -> None:
     """Check that a tensor marked as coalesced really is."""
     if source is not None:
-        raise DataError("RowSparse: a coalesced tensor has no source")
+        raise DataError("RowSparse: a coalesced tensor must have no source: remove source")
     falls = np.flatnonzero(indices[1:] <= indices[:-1])
     if len(falls):
         entry = int(falls[0]) + 1

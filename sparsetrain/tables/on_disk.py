@@ -144,8 +144,8 @@ class DiskTable(Table):
         for part in ranges:
             if part.rule.has_last or part.rule.dense:
                 raise ConfigError(
-                    f"tables on disk: {part.names[0]!r} has mode {part.rule.mode!r}, which reads "
-                    "rows that no batch names: take mode 'lazy'"
+                    f"tables on disk: {part.names[0]!r} has mode {part.rule.mode!r}, which changes "
+                    "rows that no batch looks up: take mode 'lazy'"
                 )
         if len(ranges) > 1:
             raise ConfigError(

@@ -414,7 +414,9 @@ class History:
         shape = (len(saved), self.tensor.shape[1])
         kept = base >= 0 and len(saved) and base + len(saved) <= 2**31
         if not kept or (saved.shape, saved.dtype) != (shape, np.float64):
-            raise CheckpointError("the steps that rows missed are saved in an unknown form")
+            raise CheckpointError(
+                "the steps that rows missed are saved with a wrong shape or dtype"
+            )
         if not np.isfinite(saved).all():
             raise CheckpointError("the steps that rows missed hold numbers that are not finite")
         self.tensor = runtime.zeros((2 * len(saved), shape[1]), "float64", "a history of steps")

@@ -70,7 +70,10 @@ def check_rules(name: str, dtype: str, ranges: Sequence[Any], average: bool) -> 
     """
     stored = format_of(dtype)
     if average and stored.rounded:
-        raise ConfigError(f"optimizer: an average needs {name!r} in float32")
+        raise ConfigError(
+            f"optimizer: average needs float32 parameters, but {name!r} is {dtype}: store it in "
+            "float32, or remove average"
+        )
     if not stored.beside:
         return
     formula = ranges[0].rule.formula

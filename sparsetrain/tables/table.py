@@ -186,8 +186,8 @@ class Table:
         """
         if self.histories and not (self.read and self.read[1] is plan) and self._catch_up(plan):
             raise ConfigError(
-                f"optimizer: rows of {self.name!r} were read while steps behind: in exact mode "
-                "call catch_up_ before the program; they are current now"
+                f"optimizer: rows of {self.name!r} were read before they were caught up: in exact "
+                "mode call catch_up_ before the program; now they are caught up"
             )
 
     def require_last(self) -> None:

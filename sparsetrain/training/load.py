@@ -301,5 +301,8 @@ def _encoder(saved: Saved) -> Encoder | None:
     encoder = None if described is None else Encoder.from_state(described, arrays)
     found = None if encoder is None else encoder_hash(described, arrays)
     if saved.manifest["encoder_sha256"] != found:
-        raise CheckpointError("its encoder is not the encoder that it was trained with")
+        raise CheckpointError(
+            "the saved encoder is not the one that the model was trained with: load another "
+            "checkpoint"
+        )
     return encoder

@@ -184,7 +184,10 @@ def evaluate(
     """
     model = predictor.model
     if model.target is None:
-        raise ConfigError(f"{type(model).__name__} has no target: the feature of wanted items")
+        raise ConfigError(
+            f"{type(model).__name__} has no target: set it to the name of the feature of wanted "
+            "items"
+        )
     scorer, metrics = _scorer(predictor), RankingMetrics(k)
     no_items = _no_items(model, scorer.count)
     pop = Floor(k, no_items)

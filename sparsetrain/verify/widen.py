@@ -52,7 +52,9 @@ def widen_function(module: tvm.IRModule, name: str) -> tvm.IRModule:
                     try:
                         known[binding.var] = builder.emit(replaced(binding.value))
                     except Exception as error:  # raised by type inference
-                        raise ConfigError(f"no float64 for {binding.value}: {error}") from error
+                        raise ConfigError(
+                            f"cannot compute {binding.value} in float64: {error}"
+                        ) from error
             result = builder.emit_output(replaced(function.body.body))
         builder.emit_func_output(result)
     return builder.get()

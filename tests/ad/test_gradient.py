@@ -428,7 +428,7 @@ def test_a_wrong_kind_of_parameter_is_refused_by_name():
     module = function({"ids": (3,), "table": (5, 2)}, lambda ids, table: lookup_sum(table, ids))
     with pytest.raises(ConfigError, match=r"argument 'ids' is .* not a floating-point tensor"):
         st.ad.gradient(module, "loss", ["ids"])
-    with pytest.raises(ConfigError, match=r"wrt is a list of names: \['table'\]"):
+    with pytest.raises(ConfigError, match=r"wrt must be a list of names: pass wrt=\['table'\]"):
         st.ad.gradient(module, "loss", "table")
 
 

@@ -37,5 +37,5 @@ def test_labels_whose_shape_is_written_in_another_way_are_taken():
 
 @pytest.mark.parametrize("shape", [(6,), (6, 2, 2)])
 def test_a_table_that_is_no_matrix_is_refused(shape):
-    with pytest.raises(ConfigError, match=r"a table that is looked up is \(V, D\), not"):
+    with pytest.raises(ConfigError, match=r"a table to look up must have the shape \(V, D\), not"):
         normalized(lookup(tensor("table", *shape), tensor("ids", N, dtype="int64")))

@@ -515,7 +515,7 @@ def test_predict_never_writes_into_the_folder_that_it_reads(library, capsys, tmp
     (tmp_path / "link").symlink_to(rows)
     for out in (rows / "part-0.parquet", rows / "day=1" / "new.csv", tmp_path / "link" / "a.csv"):
         assert main(["predict", "model", str(rows), "--out", str(out)]) == 2
-        assert "the input or a file in its folder; name a different file" in capsys.readouterr().err
+        assert "the input file, or a file in the input folder; name" in capsys.readouterr().err
     assert (rows / "part-0.parquet").read_text() == "raw"
 
 

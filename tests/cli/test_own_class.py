@@ -105,7 +105,10 @@ def _assert_one_line(err: str, message: str) -> None:
 REFUSED = {
     "no option": ([], "model 'Linear' is unknown.*for your own class use --model MODULE:CLASS"),
     "no class": (["--model", MODULE], r"--model linear_of_a_test: write MODULE:CLASS, such as"),
-    "no module": (["--model", "nowhere:Linear"], "No module named 'nowhere'; it is neither"),
+    "no module": (
+        ["--model", "nowhere:Linear"],
+        "No module named 'nowhere'; the module is neither",
+    ),
     "no such class": (["--model", f"{MODULE}:Liner"], "linear_of_a_test has no Liner"),
     "another thing": (["--model", f"{MODULE}:NUMBER"], "model is 5; give the class of the saved"),
     "another class": (["--model", "sparsetrain.models:DLRM"], "its model is 'Linear', not 'dlrm'"),

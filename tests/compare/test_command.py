@@ -52,7 +52,7 @@ def test_json_is_one_object_on_stdout(tmp_path, capsys):
         (["--formula", "adamax"], "formula must be one of"),
         (["--skew", "normal"], "skew must be uniform"),
         (["--width", "0"], "width is 0"),
-        (["--tables", "5", "--formula", "sgd", "--formula", "adam"], "name one formula"),
+        (["--tables", "5", "--formula", "sgd", "--formula", "adam"], "only one formula"),
         (["--from-run", "x", "--schema", "y"], "--schema names the columns of --from-data"),
         (["--from-data", "x", "--schema", "no.toml"], "no.toml"),
         (["--tables", "5,six"], "rows of each table"),

@@ -119,7 +119,9 @@ def test_a_bad_bag_is_named_by_its_row(columns, rule, message):
 def test_lists_where_there_were_none_are_refused():
     single = table().set_column(2, "C1", pa.array(["a"] * 5))
     encoder = fit(data=single)
-    with pytest.raises(DataError, match="column C1: holds lists, which it did not in the training"):
+    with pytest.raises(
+        DataError, match="column C1: holds lists, but single values in the training"
+    ):
         encoder.encode(table())
     assert bags(fit().encode(single).ids[0]) == [[2]] * 5
 

@@ -79,25 +79,25 @@ BAD = {
         schema("I1", "I3", "C1", "label"),
         {},
         "f: column I2: the dense column is missing; the nearest name there is I1; "
-        "if there is none, a schema file names those there are",
+        "if your data lack it, name the columns that they have in a schema file",
     ),
     "no dense column": (
         schema("a", "b", "c", "d"),
         {},
         "f: column I1: the dense column is missing; there are a, b, c, ...; "
-        "a schema file says how yours are called",
+        "if your columns have other names, give these in a schema file",
     ),
     "no category column": (
         schema("I1", "label"),
         {},
         "f: column C1: the category column is missing; the nearest name there is I1; "
-        "a schema file says how yours are called",
+        "if your columns have other names, give these in a schema file",
     ),
     "another case": (
         schema("I1", "c1", "C3", "label"),
         {},
         "f: column C1: the category column is missing; the nearest name there is c1; "
-        "if there is none, a schema file names those there are",
+        "if your data lack it, name the columns that they have in a schema file",
     ),
     "fewer than wanted": (
         KAGGLE,
@@ -113,7 +113,7 @@ BAD = {
         schema("I1", "C1", "labels"),
         {},
         "f: column label: the label column is missing; the nearest name there is labels; "
-        "a schema file says how yours are called",
+        "if your columns have other names, give these in a schema file",
     ),
     "two labels": (
         schema("I1", "C1", "label", "Label"),
@@ -128,7 +128,7 @@ BAD = {
     "two families": (
         schema("I1", "int_0", "C1", "label"),
         {},
-        "f: dense columns are there under two names, I1 and int_0; drop one set",
+        "f: dense columns have names of two kinds, I1 and int_0; drop the columns of one kind",
     ),
     "a dense list": (
         pa.schema([("I1", pa.list_(pa.int32())), ("C1", pa.int32()), ("label", pa.int32())]),

@@ -297,7 +297,7 @@ def test_rows_that_change_between_the_passes_are_refused(tmp_path):
         if what == "counting values":
             text_file(tmp_path / "raw.tsv", {name: values[:50] for name, values in ROWS.items()})
 
-    with pytest.raises(DataError, match="the files it is made of changed meanwhile"):
+    with pytest.raises(DataError, match="the input files changed during the conversion"):
         convert_files(path, tmp_path / "out", progress=cut)
     assert os.listdir(tmp_path) == ["raw.tsv"]
 
@@ -433,7 +433,7 @@ def test_text_without_a_row_leaves_nothing_behind(tmp_path, rule):
 
 @pytest.mark.parametrize("inside", ["", "out", "deep/out"])
 def test_a_result_does_not_lie_among_what_is_read(raw, tmp_path, inside):
-    with pytest.raises(ConfigError, match="is inside .*, which is read; name another"):
+    with pytest.raises(ConfigError, match="is inside the input folder .*; name another"):
         convert_files(tmp_path, tmp_path / inside)
     assert all(name.startswith("raw") for name in os.listdir(tmp_path))
 

@@ -91,7 +91,9 @@ def test_text_becomes_a_list(kind, type_):
 
 
 def test_what_is_not_text_is_not_cut():
-    with pytest.raises(DataError, match="column x: type int64 is not for 'separator': it takes"):
+    with pytest.raises(
+        DataError, match="column x: type int64 cannot be used for 'separator'; it takes"
+    ):
         derived(Derived("x", separator="|"), x=[1, 2])
 
 
@@ -221,7 +223,7 @@ BAD_TYPES = {
 @pytest.mark.parametrize("case", BAD_TYPES)
 def test_a_type_that_a_rule_does_not_take_is_refused_by_name(case):
     rule, array, type_ = BAD_TYPES[case]
-    with pytest.raises(DataError, match=f"column x: type {type_}.* is not for '{rule.of.key}'"):
+    with pytest.raises(DataError, match=f"x: type {type_}.* cannot be used for '{rule.of.key}'"):
         derived(rule, x=array)
 
 

@@ -67,7 +67,7 @@ def edit(name, index, value):
 
 MANIFESTS = {
     "another file's": (put("format", "x"), "is not an encoder's"),
-    "a later version": (put("version", 4), "has version 4, this program reads 3 and 2"),
+    "a later version": (put("version", 4), "has version 4, but this program reads 3 and 2"),
     "no rows": (drop("rows"), ": rows is missing"),
     "rows of another number": (put("rows", [5]), "has more or fewer rows than columns"),
     "negative rows": (put("rows", [-5] * 4), "has a table of impossible size"),

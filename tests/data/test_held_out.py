@@ -127,7 +127,7 @@ REFUSED = {
     "no row left": (
         lambda data: split_share(data.slice(0, 1), 0.5),
         DataError,
-        "table: a share of 0.5 of 1 rows leaves one side none",
+        "table: a share of 0.5 of 1 rows leaves one part of",
     ),
     "no column": (lambda data: split_time(data, "day", 1), DataError, "column day: the time colum"),
     "no moment": (
@@ -151,7 +151,7 @@ def test_what_cannot_divide_is_refused(split, kind, message):
 
 def test_converted_rows_have_no_time_and_say_so(tmp_path):
     convert_files(as_parquet(hours(), tmp_path), tmp_path / "out", schema=SCHEMA)
-    with pytest.raises(DataError, match="convert leaves it out, split the raw data"):
+    with pytest.raises(DataError, match="`convert` leaves it out: split the raw data"):
         split_time(tmp_path / "out", "hour", 3)
     train, valid = split_share(tmp_path / "out", 0.5)
     assert train.num_rows + valid.num_rows == WIDE

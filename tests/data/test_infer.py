@@ -183,8 +183,11 @@ def test_what_cannot_be_is_refused(rows, arguments, error, message):
 
 LATE = {
     "text": (["x"], "column amount: 'x' is not a number"),
-    "lists": ([[0.5]], "column amount: type list<.*>; in .*0.parquet it is double"),
-    "structs": ([{"a": 1}], "column amount: type struct<.*>; in .*0.parquet it is double"),
+    "lists": ([[0.5]], "column amount: the type is list<.*>, but in .*0.parquet it is double"),
+    "structs": (
+        [{"a": 1}],
+        "column amount: the type is struct<.*>, but in .*0.parquet it is double",
+    ),
 }
 
 

@@ -57,7 +57,7 @@ def test_a_schema_file_says_it(tmp_path):
 
 
 def test_it_is_refused_where_it_cannot_be():
-    with pytest.raises(ConfigError, match="linear.degrees is for raw data, this is already enc"):
+    with pytest.raises(ConfigError, match="linear.degrees is for raw data, but these data"):
         Encoder.fit(rows([0.0], site=[3]), schema=SCHEMA, treat_as="encoded")
     encoder = Encoder.fit(rows([0.0]), schema=SCHEMA)
     with pytest.raises(DataError, match="row 1, column degrees: 1e.300, shifted and scaled, is to"):

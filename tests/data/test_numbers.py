@@ -84,7 +84,7 @@ def test_the_command_makes_and_keeps_them(frame, tmp_path, capsys):
     assert Encoder.fit(out).columns == ("C1", "I1 bucket")
     capsys.readouterr()
     assert main([*map(str, ["train", out, "--numbers", "logarithms", "--model", "lr"])]) == 2
-    assert "these are converted: convert the raw data with it" in capsys.readouterr().err
+    assert "these data are converted: convert the raw data again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
@@ -111,4 +111,4 @@ def test_buckets_that_a_model_has_to_learn_are_refused_by_convert(frame, tmp_pat
     frame.to_parquet(tmp_path / "rows.parquet")
     command = ["convert", tmp_path / "rows.parquet", "--out", tmp_path / "x"]
     assert main([*map(str, command), "--numbers", "autodis"]) == 2
-    assert "--numbers autodis works with train only" in capsys.readouterr().err
+    assert "--numbers autodis works with `train` only" in capsys.readouterr().err

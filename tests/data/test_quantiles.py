@@ -137,7 +137,7 @@ def test_a_conversion_leaves_bad_rows_out_of_quantiles(inputs, tmp_path):
 def test_a_column_without_a_number_is_refused():
     table = rows().set_column(2, "price", pa.nulls(3000, pa.float64()))
     with pytest.raises(
-        DataError, match="table: column price: no number in it to learn quantiles of bucket"
+        DataError, match="table: column price: no number from which to learn quantiles of bucket"
     ):
         Encoder.fit(table, schema=schema())
 
@@ -149,7 +149,7 @@ def test_rows_that_can_be_read_once_are_refused():
 
 def test_quantiles_of_text_that_is_no_list_of_numbers_are_refused():
     table = rows().set_column(2, "price", pa.array([[1.0]] * 3000))
-    with pytest.raises(DataError, match="column price: type list.* is not for 'quantiles'"):
+    with pytest.raises(DataError, match="column price: type list.* cannot be used for 'quantiles'"):
         Encoder.fit(table, schema=schema())
 
 

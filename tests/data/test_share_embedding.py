@@ -154,7 +154,7 @@ WRONG = {
     "itself": ({"item": rule()}, "share_embedding of 'item': it names itself; leave it out"),
     "one that shares": (
         {"history": rule(), "user": ColumnRule(share_embedding="history")},
-        "share_embedding of 'user': 'history' looks up the table of 'item' itself; name one for",
+        "share_embedding of 'user': 'history' itself shares the table of 'item'; name 'item'",
     ),
     "another min_count": (
         {"history": rule(min_count=3), "item": ColumnRule(min_count=2)},

@@ -198,7 +198,7 @@ WRONG_DELIMITER = [("a.csv", "label;I1;C1"), ("b.csv", "label\tI1"), ("a.tsv", "
 @pytest.mark.parametrize("name, line", WRONG_DELIMITER)
 def test_a_line_of_one_field_asks_for_the_delimiter(tmp_path, name, line):
     (tmp_path / name).write_text(f"{line}\n")
-    with pytest.raises(DataError, match=r"is '.*' the delimiter\? say so in a schema"):
+    with pytest.raises(DataError, match=r"if '.*' is the delimiter, set it in a schema file"):
         Dataset(tmp_path / name, None)
 
 

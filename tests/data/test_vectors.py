@@ -112,7 +112,7 @@ def test_what_is_no_such_vector_is_named_and_left_out_of_converted_data(case, tm
     "values", [PRICE, ["a"] * COUNT, [["a"]] * COUNT, [[[1.0]]] * COUNT, [[True]] * COUNT]
 )
 def test_a_column_without_lists_of_numbers_is_refused_by_its_type(values):
-    with pytest.raises(DataError, match=r"column embedding: type .* is not for a vector: it takes"):
+    with pytest.raises(DataError, match=r"column embedding: type .* cannot be read as a vector"):
         Encoder.fit(rows(values), schema=SCHEMA)
 
 

@@ -60,8 +60,11 @@ class Column(list):
 FOREIGN = {
     "an array": (np.zeros((2, 2)), "an ndarray|a ndarray; its columns have no names: pandas"),
     "a SciPy matrix": (scipy.sparse.eye(3).tocsr(), r"each row is a bag: Batch\(dense, \[Ragged"),
-    "a column": (Column([1]), "cannot read rows from a Column; it is one column"),
-    "a Series": (pd.Series([1]), "Series: no table .*; it is one column: give"),
+    "a column": (Column([1]), "cannot read rows from a Column; it is a single column"),
+    "a Series": (
+        pd.Series([1]),
+        "Series: cannot be read as a table .*; it is a single column: give",
+    ),
     "several splits": (Splits(train=[]), r"give one, such as data\['train'\]"),
 }
 

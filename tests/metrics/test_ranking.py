@@ -138,7 +138,7 @@ WRONG = {
             np.zeros((2, 3)), bags([[0], [1, 2]]), counts=np.array([1, 1])
         ),
         ConfigError,
-        "counts: 1 for list 1, which has 2 items",
+        "counts: 1 for list 1, but the list has 2 items",
     ),
     "counts of other rows": (
         lambda: rank_items(

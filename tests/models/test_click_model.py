@@ -441,7 +441,7 @@ def test_batch_norm_by_the_statistics_of_a_batch_is_refused(training):
 
     if training:
         with pytest.raises(
-            ConfigError, match="Normed: batch_norm with training=True does not move"
+            ConfigError, match="Normed: batch_norm with training=True does not update"
         ):
             make()
     else:

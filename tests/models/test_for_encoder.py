@@ -75,7 +75,7 @@ def test_names_are_known_with_and_without_underscores(encoder, spelt):
         ("dlrm", "dims", "DLRM has no option 'dims'; did you mean 'dim'?"),
         ("dlrm", "precison", "Trainer has no argument 'precison'; did you mean 'precision'?"),
         ("dlrm", "xyzzy", "DLRM has no option 'xyzzy'; its options are"),
-        (st.models.DLRM([5]), "dim", "Trainer has no argument 'dim'; options of a model go with"),
+        (st.models.DLRM([5]), "dim", "Trainer has no argument 'dim'; give options of the model"),
         (st.models.DLRM([5]), "sead", "Trainer has no argument 'sead'; did you mean 'seed'?"),
     ],
 )

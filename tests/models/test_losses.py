@@ -123,7 +123,7 @@ def test_a_loss_and_its_gradient_are_those_of_float64(name):
 
 
 def test_one_correction_of_two_is_refused():
-    with pytest.raises(ConfigError, match="give log_q and negative_log_q, or neither"):
+    with pytest.raises(ConfigError, match="give both log_q and negative_log_q, or neither"):
         losses.sampled_softmax(None, None, log_q=1)
 
 

@@ -157,7 +157,7 @@ def test_light_gcn_has_the_vectors_of_its_graph_and_keeps_them(options, split, t
 
 def test_a_graph_of_more_choices_than_there_is_room_for_is_refused(split):
     trainer = trainer_for(LightGCN, split._replace(train=split.train[:5]))
-    with pytest.raises(ConfigError, match="choices to train on, and interactions is 5"):
+    with pytest.raises(ConfigError, match="choices to train on, but interactions is 5"):
         trainer.fit(split.train, progress=None)
 
 

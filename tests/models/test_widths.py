@@ -129,7 +129,7 @@ REFUSED = {
     "a width in text": ({"dim": {"C1": "8"}}, "dim of 'C1' is '8'; it must be a whole number"),
     "two widths of a table": (
         {"dim": {"C1": 8, "C3": 9}, "share_embedding": {"C3": "C1"}},
-        "dim of 'C3' is 9, but it shares the table of C1, which is 8 wide: name C1 alone",
+        "dim of 'C3' is 9, but it shares the table of C1, which is 8 wide: set it for C1 only",
     ),
     "an unknown feature that is pooled": (
         {"pooling": {"C4": "mean"}},

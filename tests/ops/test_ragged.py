@@ -203,7 +203,7 @@ def test_ends_that_do_not_fit_their_tokens_are_refused():
     floats, integers = values()
     program, _ = program_of("sum")
     for ends in (ENDS + 1, ENDS[::-1], ENDS - N):
-        with pytest.raises(DataError, match="'ends' must rise to the number of tokens, 30"):
+        with pytest.raises(DataError, match="'ends' must hold the end of each row: .* tokens, 30"):
             program(floats, {**integers, "ends": ends})
 
 

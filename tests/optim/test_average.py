@@ -127,7 +127,7 @@ WRONG = {
         lambda: optim.adam(0.1, mode="exact", average=0.9).init(
             {"w": as_tensor(np.ones((2, 3), "f4"), "bfloat16")}
         ),
-        "an average needs 'w' in float32",
+        "average needs float32 parameters, but 'w' is",
     ),
     "a slot of this name": (
         lambda: optim.Optimizer(

@@ -105,7 +105,9 @@ def test_a_read_of_rows_that_are_behind_is_refused():
     other = RowSparse.from_numpy([4], np.ones((1, 4), "f4"), 10)
     for given_now in (gradient, other):
         table.optimizer.apply_(table.params, {"t": given_now}, table.state)
-    with pytest.raises(ConfigError, match="rows of 't' were read while steps behind: .*catch_up_"):
+    with pytest.raises(
+        ConfigError, match="rows of 't' were read before they were caught up: .*catch_up_"
+    ):
         table.optimizer.apply_(table.params, {"t": gradient}, table.state)
 
 

@@ -110,7 +110,7 @@ def test_a_row_takes_its_width_a_scale_and_the_slots_of_rows():
         (optim.sgd(0.1, mode="dense"), "'w' is int8, which takes updates of touched rows alone"),
         (optim.sgd(0.1, update="dense"), "'w' is int8, which takes updates of touched rows alone"),
         (optim.sgd(0.1, mode="exact", weight_decay=0.1), "'w' is int8, which takes updates of"),
-        (optim.sgd(0.1, mode="exact", average=0.5), "an average needs 'w' in float32"),
+        (optim.sgd(0.1, mode="exact", average=0.5), "average needs float32 parameters, but 'w' is"),
     ],
 )
 def test_what_rows_of_int8_cannot_do_is_refused_before_the_first_step(optimizer, error):

@@ -189,5 +189,5 @@ def test_a_file_that_does_not_end_is_refused_in_either_folder(versions, tmp_path
 
 def test_a_delta_for_another_export_is_refused(versions, tmp_path):
     _, _, newer, delta = versions
-    with pytest.raises(CheckpointError, match="apply deltas in their order"):
+    with pytest.raises(CheckpointError, match="apply deltas in the order"):
         apply(newer, delta, tmp_path / "made")

@@ -74,7 +74,7 @@ def test_a_false_promise_of_being_coalesced_is_refused(indices, message):
 
 def test_a_coalesced_tensor_has_no_source():
     tensor = replace(RowSparse.from_numpy([1], ones(1), 5, [0]), coalesced=True)
-    with pytest.raises(DataError, match="a coalesced tensor has no source"):
+    with pytest.raises(DataError, match="a coalesced tensor must have no source"):
         tensor.validate()
 
 

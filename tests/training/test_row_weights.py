@@ -203,7 +203,7 @@ def test_files_of_which_one_lacks_the_column_are_refused(tmp_path):
     for name, table in {"a": both, "b": lacking}.items():
         pq.write_table(table, tmp_path / f"{name}.parquet")
     paths = [str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")]
-    with pytest.raises(DataError, match=r"b.parquet.*column w.*is missing here"):
+    with pytest.raises(DataError, match=r"b.parquet.*column w.*is missing in this"):
         st.data.Dataset(paths, encoder("w"))
     assert next(iter(st.data.Dataset(paths[1], encoder("w")).batches(8))).weights is None
 

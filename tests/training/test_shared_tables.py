@@ -193,7 +193,10 @@ WRONG = {
         {"history": "user"},
         "history has 12 rows, but shares the table of user, which has 9",
     ),
-    "a chain": ({"user": "history", "history": "item"}, "'history' looks up the table of 'item'"),
+    "a chain": (
+        {"user": "history", "history": "item"},
+        "'history' itself shares the table of 'item'",
+    ),
     "no mapping": ("item", "share_embedding is 'item'; give a dict of names to names"),
 }
 

@@ -87,7 +87,10 @@ def rows_to_rank(settings: Settings, data: Path, encoder: Any) -> Any:
     log = read_log(settings, [str(data)])
     rows = log.leave_one_out(ages=has_ages(encoder)).test
     if not rows.num_rows:
-        raise DataError(f"{data}: no user has three interactions, which ranking the last one needs")
+        raise DataError(
+            f"{data}: no user has three interactions or more, but ranking a user's last item needs "
+            "them; give a longer log"
+        )
     note(f"the last item of each of {rows.num_rows:,} users is ranked, given the earlier items")
     return rows
 
@@ -132,7 +135,8 @@ def _given_negatives(log: st.data.Interactions, trainer: st.Trainer, rows: pa.Ta
     if (counts != counts[0]).any():
         row = int((counts != counts[0]).argmax())
         raise DataError(
-            f"--negatives: user {rows['user'][row]} has {counts[row]} negatives, not {counts[0]}"
+            f"--negatives: user {rows['user'][row]} has {counts[row]} negatives, but the first "
+            f"user has {counts[0]}; give all users equally many"
         )
     places = begin[:, None] + np.arange(counts[0])
     items = log.item.take(pa.array(places.ravel())).cast(rows["item"].type.value_type)

@@ -58,7 +58,9 @@ def import_class(named: str | None) -> Any:
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"--model {named}: {error}; it is neither installed nor here") from error
+        raise ConfigError(
+            f"--model {named}: {error}; the module is neither installed nor in the current folder"
+        ) from error
     except (Exception, SystemExit) as error:  # the module may raise any error
         raise ConfigError(f"--model {named}: {module_name} raises {error!r}") from error
     if not hasattr(module, name):

@@ -86,7 +86,9 @@ class OptimizerSettings(Section):
     factor: NotNegative | None = setting(None, "Factor of step_decay.")
     power: NotNegative | None = setting(None, "Power of polynomial.")
     floor: Finite | None = setting(None, "Final factor of polynomial and cosine.")
-    accumulate: Count = setting(1, "Parts in which a batch is computed before its one step.")
+    accumulate: Count = setting(
+        1, "Number of parts of a batch whose gradients are summed for its one step."
+    )
     groups: list[GroupSettings] = setting([], "Options of some parameters or tables, by name.")
 
     def arguments(self) -> dict[str, Any]:

@@ -108,8 +108,8 @@ def _require_kernels(policy: Policy) -> None:
     unknown = sorted(policy.always.keys() - known)
     if unknown:
         raise ConfigError(
-            f"precision: no kernel of {unknown[0]!r} rounds its operands; a policy's `always` can "
-            f"name {', '.join(sorted(known))}"
+            f"precision: operator {unknown[0]!r} has no kernel that rounds its operands; a "
+            f"policy's `always` can name {', '.join(sorted(known))}"
         )
 
 

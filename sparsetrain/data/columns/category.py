@@ -84,7 +84,7 @@ class Settings:
         for name, is_set in given.items():
             if is_set:
                 raise ConfigError(
-                    f"{name} is for raw data, this is already encoded; "
+                    f"{name} is for raw data, but these data are already encoded; "
                     "leave it out or use treat_as='raw'"
                 )
 
@@ -158,7 +158,8 @@ class Category:
         """Return the value of each row of the table; see `Encoder.values`."""
         if not isinstance(self.values, Vocabulary):
             raise ConfigError(
-                f"{self.name}: it was encoded already, so an id is the number of its row"
+                f"{self.name}: the encoder was fitted on already encoded data, so the values of "
+                "this column are unknown; an id is the number of its row"
             )
         found = self.values.values()
         return [self.shown(v) if isinstance(v, int) else v for v in found]
@@ -196,9 +197,8 @@ class Category:
         known = of_kind(counts, kind)
         if known.foreign >= _MANY and not len(known.numbers):
             warnings.warn(
-                f"column {self.name}: all of its {known.foreign:,} values are text that is no "
-                f"number in a column of kind {kind!r}, so none gets a row; learn it with "
-                "kind = 'text'",
+                f"column {self.name}: none of its {known.foreign:,} values is a number of the "
+                f"column's kind, {kind!r}, so none gets a row; learn it with kind = 'text'",
                 DataWarning,
                 stacklevel=5,
             )

@@ -328,8 +328,8 @@ def _find_bad(
             faults.setdefault(row, (name, reason))
             if 2 * len(faults) > piece.num_rows > 1:
                 raise location.error(
-                    f"more than half of {piece.num_rows} rows are bad, which no rule about bad "
-                    f"rows is meant for; one of them: {reason}"
+                    f"more than half of {piece.num_rows} rows are bad, too many to skip or "
+                    f"quarantine; correct the data or their schema; one of them: {reason}"
                 )
     return faults
 

@@ -141,7 +141,7 @@ def _inputs(paths: Any, out: Path) -> list[str]:
     for path in paths if isinstance(paths, (list, tuple)) else [paths]:
         folder, written = (Path(os.path.realpath(place)) for place in (path, out))
         if folder.is_dir() and folder in (written, *written.parents):
-            raise ConfigError(f"{out}: is inside {path}, which is read; name another folder")
+            raise ConfigError(f"{out}: is inside the input folder {path}; name another folder")
     return files
 
 

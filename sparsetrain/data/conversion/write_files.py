@@ -57,7 +57,7 @@ def write_files(job: Job, encoder: Rules, inputs: Sequence[Chunk], state: dict[s
         pieces = chain.from_iterable(islice(encoded, chunks))
         if _write(encoder, schema, pieces, path, meter) != rows:
             raise DataError(
-                f"{path}: the files it is made of changed meanwhile; convert them again"
+                f"{path}: the input files changed during the conversion; convert them again"
             )
         with open(path, "rb") as file:
             size, footer, _ = read_footer(file)

@@ -72,7 +72,10 @@ class Dense:
     @property
     def law(self) -> Law:
         """How an exported model computes its inputs."""
-        raise ConfigError(f"export: no exported model makes inputs of the column {self.name!r}")
+        raise ConfigError(
+            f"export: an exported model cannot compute the inputs of the column {self.name!r}: "
+            "train without it"
+        )
 
     def describe(self) -> str:
         """Return its part of the line that describes a schema's layout."""

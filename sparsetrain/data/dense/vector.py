@@ -72,7 +72,7 @@ class Vector(Dense):
         inside = element(type_)
         is_number = kind_of(inside) in (INTEGER, FLOAT, EMPTY) and not pa.types.is_boolean(inside)
         if not (is_bag(type_) and is_number) and not pa.types.is_null(type_):
-            raise location.error(f"type {type_} is not for a vector: it takes lists of numbers")
+            raise location.error(f"type {type_} cannot be read as a vector; store lists of numbers")
 
     def read(self, array: Any, location: Location) -> tuple[Array, Array]:
         """Return the numbers (n, length) float32, and a mask (n,) of rows without numbers."""
@@ -95,4 +95,6 @@ class Vector(Dense):
 
 
 def _floats(values: Any, location: Location) -> Array:
-    return plain_floats(values, location, "in a vector; a row without one is null as a whole")
+    return plain_floats(
+        values, location, "in a vector; write a row without a vector as a single null"
+    )

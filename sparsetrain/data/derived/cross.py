@@ -39,7 +39,9 @@ class Cross(Kind):
         if (self.buckets is None) != (self.cross is None):
             raise ConfigError(f"{where}: cross and buckets go together: give both")
         if self.buckets is not None and self.buckets > _MOST_BUCKETS:
-            raise ConfigError(f"{where}: buckets is {self.buckets}; at most {_MOST_BUCKETS}")
+            raise ConfigError(
+                f"{where}: buckets is {self.buckets}; it must be {_MOST_BUCKETS} or less"
+            )
 
     def make(self, *columns: Column) -> pa.Array:
         """Hash the values of both columns, as int64."""

@@ -81,7 +81,7 @@ def require_source(column: Column, kind: type[Kind]) -> Column:
     types, words = kind.takes
     is_bool = pa.types.is_boolean(array.type)
     if types and (is_bool or kind_of(array.type) not in (*types, EMPTY)):
-        raise location.error(f"type {array.type} is not for {kind.key!r}: it takes {words}")
+        raise location.error(f"type {array.type} cannot be used for {kind.key!r}; it takes {words}")
     return column
 
 

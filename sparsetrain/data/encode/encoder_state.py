@@ -71,7 +71,7 @@ _ARRAYS |= {"texts", "text_offsets", "text_ids", "text_starts"}
 
 
 def _fault(reason: str) -> CheckpointError:
-    return CheckpointError(f"the saved encoder {reason}; take it from a finished run")
+    return CheckpointError(f"the saved encoder {reason}; take the encoder from a finished run")
 
 
 def _expect(condition: bool, fault: str) -> None:
@@ -150,7 +150,7 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fiel
     )
     version = manifest.get("version")
     known = version in (_VERSION, _OLDER)
-    _expect(known, f"has version {version!r}, this program reads {_VERSION} and {_OLDER}")
+    _expect(known, f"has version {version!r}, but this program reads {_VERSION} and {_OLDER}")
     read, owners = _read_manifest(manifest)
     if read.encoded:
         _expect(not arrays, "has arrays that already encoded data does not need")
@@ -178,7 +178,9 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
         read = fill(known, _Manifest, "manifest")
         owners = owners_of(read.columns, read.schema.share_embedding)
     except ConfigError as error:
-        raise CheckpointError(f"the saved encoder: {error}; take it from a finished run") from None
+        raise CheckpointError(
+            f"the saved encoder: {error}; take the encoder from a finished run"
+        ) from None
     _expect(len(known["settings"]) == len(fields_of(Settings)), "lacks a setting")
     _expect(bool(read.columns), "has no columns")
     is_older = manifest["version"] == _OLDER
@@ -246,7 +248,10 @@ def _with_kind(read: _Manifest, index: int, older: Vocabulary) -> Vocabulary:
     found = of_version_2(older, read.hexadecimal[index], read.wraps)
     if found is None:
         name = read.columns[index]
-        raise _fault(f"was made by an older version, which read {name!r} in two ways: fit it again")
+        raise CheckpointError(
+            f"the saved encoder was made by an older version, which read {name!r} in two "
+            "ways, as decimal or as hexadecimal numbers: fit the encoder again"
+        )
     return found
 
 
@@ -302,7 +307,10 @@ def read_file(path: Path) -> Fields:
             f"{path}: no such file; `convert` writes the encoder to its output folder"
         ) from None
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a whole encoder file ({first_line(error)})") from None
+        raise CheckpointError(
+            f"{path}: the encoder file is incomplete or damaged ({first_line(error)}); convert the "
+            "data again"
+        ) from None
     if not whole:
         raise CheckpointError(f"{path}: the encoder is damaged; convert the data again")
     return fields

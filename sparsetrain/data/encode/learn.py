@@ -115,8 +115,8 @@ class Sampling:
             values = self._samples[name].values()
             if not len(values) and rule.source not in schema.bins:
                 raise Location(where, column=rule.source).error(
-                    f"no number in it to learn {rule.of.key} of {name}; give {rule.of.learns}, or "
-                    "leave it out"
+                    f"no number from which to learn {rule.of.key} of {name}; give "
+                    f"{rule.of.learns}, or drop {name}"
                 )
             learnt[name] = rule.learn(values)
         return replace(schema, derived=learnt)
@@ -172,8 +172,8 @@ def learn(
         check_known(schema, known.schema, "the data are converted", "convert the raw data")
         if numbers in ("quantiles", "logarithms"):
             raise ConfigError(
-                f"numbers={numbers!r} is for raw data, and these are converted: convert the raw "
-                "data with it"
+                f"numbers={numbers!r} is for raw data, but these data are converted: convert the "
+                "raw data again with this setting"
             )
     for part in opened.parts if schema.needed else ():
         names = names_in(source) or part.schema.names  # all columns, not only the useful ones
@@ -241,7 +241,8 @@ def _learnt(
         settings.check_encoded(blank.schema.linear)
     if sizes is not None and not blank.encoded:
         raise ConfigError(
-            "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
+            "sizes is for already encoded data, but these data are raw; leave it out or use "
+            "treat_as='encoded'"
         )
     if sizes is not None:
         return with_values(features, check_sizes(features, sizes))
@@ -260,8 +261,8 @@ def extend(known: Known, source: Any, min_count: int | None) -> Known:
     for part in opened.parts:
         if part.is_converted:
             raise DataError(
-                f"{part.location.name}: it was converted, which left new values out; give the raw "
-                "data"
+                f"{part.location.name}: the data are converted, which removed all values new to "
+                "their encoder; give the raw data"
             )
     counts = count_columns(known.features, bind(known, opened.parts, require_label=False))
     grown = {column.name: column.grown(n.total, settings) for column, n in counts.items()}

@@ -153,8 +153,8 @@ class Reader:
             if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
                 raise location.error(
                     f"the dense columns are floats but hold whole numbers up to {top:.0f}; use "
-                    "treat_as='raw' if they are counts, treat_as='encoded' if the model takes "
-                    "them so"
+                    "treat_as='raw' if they are counts, or treat_as='encoded' if the model "
+                    "takes them unchanged"
                 )
 
     def warn_of_floor(self, part: Part) -> None:
@@ -332,6 +332,7 @@ def _columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -
     for column, name in zip(rules.features, found.categories, strict=True):
         if is_bag(schema.field(name).type) and not column.is_bag:
             raise Location(where, column=name).error(
-                "holds lists, which it did not in the training data"
+                "holds lists, but single values in the training data; give single values, or fit "
+                "the encoder on lists"
             )
     return found

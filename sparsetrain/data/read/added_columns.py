@@ -41,7 +41,9 @@ def check_sources(part: Part, name: str, rule: Derived) -> None:
     """Refuse data that lack a derived column's sources, or have a column of its name."""
     location = Location(part.location.name, column=name)
     if name in part.schema.names:
-        raise location.error("the data has a column of this name; call the derived one otherwise")
+        raise location.error(
+            "the data already have a column of this name; give the derived column another name"
+        )
     for source in rule.sources:
         if source not in part.schema.names:
             raise location.error(f"it is derived from {source}, which is missing")

@@ -172,4 +172,6 @@ def _joined(role: str, arrays: Sequence[Any]) -> Any:
     try:
         return pa.concat_arrays([array.cast(arrays[0].type) for array in arrays])
     except pa.ArrowInvalid:
-        raise DataError(f"{role}: files hold values of different types; write them alike") from None
+        raise DataError(
+            f"{role}: the files hold values of different types; write one type in all files"
+        ) from None

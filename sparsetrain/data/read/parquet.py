@@ -147,7 +147,9 @@ def _read_footers(path: str, changed: int) -> dict[str, str]:
     try:
         return {entry["name"]: entry["footer"] for entry in read_json(Path(path))["files"]}
     except (KeyError, TypeError):
-        raise DataError(f"{path}: not a whole dataset.json; convert the data again") from None
+        raise DataError(
+            f"{path}: the file is incomplete or damaged; convert the data again"
+        ) from None
 
 
 @dataclass(frozen=True)

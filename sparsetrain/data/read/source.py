@@ -208,13 +208,13 @@ class BatchSource:
 def _as_batch(item: Any) -> str:
     """Describe how to make a batch of an item."""
     if isinstance(item, (list, tuple)):
-        return "(Batch(*arrays) for arrays in ...) makes them of dense, ids and labels"
+        return "(Batch(*arrays) for arrays in ...) makes batches of dense, ids and labels"
     if isinstance(item, Mapping):
         return (
-            "(encoder.encode(table) for table in ...) makes one of each dict of columns; a list of "
-            "rows is read as it is, [*rows]"
+            "(encoder.encode(table) for table in ...) makes a batch of each dict of columns; rows "
+            "that are dicts can be given as a list, [*rows]"
         )
     return (
-        "(encoder.encode(table) for table in ...) makes one of each table; rows of one table come "
-        "as it is, a DataFrame, an Arrow table or a dict of columns"
+        "(encoder.encode(table) for table in ...) makes a batch of each table; to read one table, "
+        "give a DataFrame, an Arrow table or a dict of columns itself"
     )

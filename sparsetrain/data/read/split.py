@@ -82,7 +82,8 @@ def split_share(
         ]
         if all(part.num_rows == 0 for part in parts):
             raise DataError(
-                f"{opened.name}: a share of {share} of {opened.num_rows} rows leaves one side none"
+                f"{opened.name}: a share of {share} of {opened.num_rows} rows leaves one part of "
+                "the split without rows; choose a different share"
             )
         halves.append(replace(opened, parts=tuple(parts)))
     return halves[0], halves[1]
@@ -164,7 +165,7 @@ def of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
 def require_times(part: Part, column: str) -> None:
     """Raise `DataError` if a part lacks the time column."""
     if column not in part.schema.names:
-        hint = "; convert leaves it out, split the raw data" if part.is_converted else ""
+        hint = "; `convert` leaves it out: split the raw data" if part.is_converted else ""
         raise Location(part.location.name, column=column).error(f"the time column is missing{hint}")
 
 

@@ -117,7 +117,7 @@ def _of_kind(table: pa.Table, known: pa.Field) -> Any:
             for type_ in (column.type, known.type)
         )
         raise Location("stream", column=known.name).error(
-            f"holds {found}, in earlier rows {before}; say its type by cast_column"
+            f"holds {found}, in earlier rows {before}; set its type with cast_column"
         )
     return column
 
@@ -187,7 +187,7 @@ def by_column(data: Any) -> Any:
     return {name: [row.get(name) for row in data] for name in names}
 
 
-ONE_COLUMN = "it is one column: give the table that it is of, or a dict of columns"
+ONE_COLUMN = "it is a single column: give the table that it belongs to, or a dict of columns"
 
 
 def _imported(data: Any) -> pa.Table:
@@ -198,7 +198,9 @@ def _imported(data: Any) -> pa.Table:
     except (pa.ArrowException, TypeError, ValueError) as error:
         reason = first_line(error)
         fix = f"; {ONE_COLUMN}" if "non-struct type" in reason else ""
-        raise DataError(f"{type(data).__name__}: no table ({reason}){fix}") from None
+        raise DataError(
+            f"{type(data).__name__}: cannot be read as a table ({reason}){fix}"
+        ) from None
 
 
 def names_in(data: Any) -> list[str]:
@@ -284,11 +286,15 @@ def _refuse_value(values: Any, location: Location) -> None:
             kind = _type_of(each)
             known = before.setdefault(inside, kind) if kind else kind
             if known != kind and {known, kind} != {"int", "float"}:
-                raise location.error(f"holds {kind}, {known} before; give values of one type", row)
+                raise location.error(
+                    f"holds {kind}, but {known} in earlier rows; give values of one type", row
+                )
             if kind == "int" and not -(2**63) <= each < 2**64:
                 raise location.error("an integer does not fit 64 bits; give it as text", row)
             if isinstance(each, str) and not each.isascii() and not _is_utf8(each):
-                raise location.error("the text is not UTF-8; write it so, or give bytes", row)
+                raise location.error(
+                    "the text is not UTF-8; encode it as UTF-8, or give bytes", row
+                )
 
 
 def _is_utf8(text: str) -> bool:

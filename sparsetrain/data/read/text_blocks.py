@@ -91,14 +91,15 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
         if found[0] != opened[0]:
             raise DataError(
                 f"{file}: after line {line - 1}: the file had {opened[0]:,} bytes when it was "
-                f"opened and has {found[0]:,} now; read it when it is written, or a copy"
+                f"opened and has {found[0]:,} now; wait until it is complete, or "
+                "read a copy"
             )
         if found != opened and sums != [
             _sum(b.data) for b in read_blocks(file, quoted, block_bytes)
         ]:
             raise DataError(
-                f"{file}: the file was rewritten while it was read; read it when it is complete, "
-                "or a copy"
+                f"{file}: the file was rewritten while it was read; wait until it is complete, or "
+                "read a copy"
             )
         if len(rest):
             yield Block(rest, line, count_bytes(rest, NEWLINE), raw.tell() - before)
@@ -221,8 +222,8 @@ def _check_delimiter(line: str, file: str) -> None:
     for other in ("\t", ",", ";", "|"):
         if other in line:
             raise DataError(
-                f"{file}: line 1: one field, or is {other!r} the delimiter? "
-                "say so in a schema, [text] delimiter"
+                f"{file}: line 1: only one field was found; if {other!r} is the delimiter, set it "
+                "in a schema file: [text] delimiter"
             )
 
 

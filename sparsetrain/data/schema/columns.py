@@ -54,8 +54,8 @@ class Family(NamedTuple):
 
 DENSE = (Family("I", 1, "Criteo"), Family("int_", 0, "torchrec"))
 CATEGORIES = (Family("C", 1, "Criteo"), Family("cat_", 0, "torchrec"))
-_OTHER = "; a schema file says how yours are called"
-_FEWER = "; if there is none, a schema file names those there are"
+_OTHER = "; if your columns have other names, give these in a schema file"
+_FEWER = "; if your data lack it, name the columns that they have in a schema file"
 
 
 def candidate_columns(names: Sequence[str]) -> list[str]:
@@ -79,7 +79,9 @@ def numbered(
     family = families[counts.index(max(counts))]
     if counts.count(max(counts)) > 1 and max(counts):
         both = " and ".join(f.name(0) for f in families)
-        raise location.error(f"{what} columns are there under two names, {both}; drop one set")
+        raise location.error(
+            f"{what} columns have names of two kinds, {both}; drop the columns of one kind"
+        )
     found = _all(family, wanted or max(family.count(names), 1))
     advice = _OTHER if not max(counts) else _FEWER if wanted is None else ""
     require_columns(names, found, what, location, advice)
@@ -287,7 +289,7 @@ def check_same_row_weights(found: Mapping[str, Columns]) -> None:
     if weighed and len(weighed) < len(found):
         lacking = next(name for name, columns in found.items() if not columns.row_weights)
         raise Location(lacking, column=weighed[0]).error(
-            "the column with the weights of rows is missing here, and other files have it"
+            "the column of row weights is missing in this file, but other files have it"
         )
 
 

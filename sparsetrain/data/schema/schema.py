@@ -335,7 +335,9 @@ def _check(schema: Schema) -> None:
     if schema.weights is not None and schema.weights in (*named, *schema.all_labels):
         raise ConfigError(f"weights: {schema.weights!r} is a label, dense or category column")
     if schema.weights == "label":
-        raise ConfigError("weights: 'label' is a label column in converted data; rename the column")
+        raise ConfigError(
+            "weights: 'label' is the label's name in converted data; rename the column"
+        )
     for name, law in schema.linear.items():
         if name not in schema.dense:
             raise ConfigError(f"linear.{name}: it is not among the dense columns; add it there")

@@ -54,7 +54,7 @@ def check_ranges(parts: Sequence[tuple[Part, Reader]]) -> None:
             for location, piece in part.pieces([name]):  # finds the row, for the message
                 column.encode(piece.column(name), None, location.of_column(name))
             raise part.location.of_column(name).error(
-                "its statistics do not fit its data; write the file again"
+                "the file's statistics of this column do not match its values; write the file again"
             )
 
 

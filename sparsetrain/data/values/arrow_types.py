@@ -162,7 +162,9 @@ def require_utf8(array: Any, location: Location, *, bytes_too: bool = False) -> 
     if is_coded and bad.any():
         codes = array.indices.cast(pa.int64()).fill_null(len(bad)).to_numpy()
         bad = np.append(bad, False)[codes]
-    location.refuse(bad, lambda row: "the text is not UTF-8; write it so, or read it as bytes")
+    location.refuse(
+        bad, lambda row: "the text is not UTF-8; encode it as UTF-8, or read it as bytes"
+    )
 
 
 def _is_utf8(value: bytes | None) -> bool:

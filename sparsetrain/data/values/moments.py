@@ -68,7 +68,9 @@ def _from_text(array: Any, location: Location) -> Any | None:
     row, value = next(
         (i, v) for i, v in enumerate(text) if v.is_valid and not _is_moment(text[i : i + 1])
     )
-    raise location.error(f"{value.as_py()[:SHOWN]!r} is not a time in ISO 8601, as before", row)
+    raise location.error(
+        f"{value.as_py()[:SHOWN]!r} is not a time in ISO 8601, but the first value is", row
+    )
 
 
 def _parsed_moments(text: Any) -> Any:

@@ -113,7 +113,9 @@ class CrossNetwork(nn.Module):
         dtype: str = "float32",
     ) -> None:
         if experts > 1 and (rank is None or dtype != "float32"):
-            raise ConfigError("CrossNetwork: experts are of low rank, in float32: give rank alone")
+            raise ConfigError(
+                "CrossNetwork: several experts need a low rank and float32: give rank, not dtype"
+            )
 
         def layer() -> nn.Module:
             if rank is not None and experts > 1:

@@ -73,7 +73,9 @@ def apply_(
         check_arguments(optimizer.full_formula, params, gradients, state)
         adopt_state_(optimizer, params, state)
     if scale.factor != 1 and not state.scaled and optimizer.clip_norm is None:
-        raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")
+        raise ConfigError(
+            "optimizer: gradients with a scale need a state made by init(..., scaled=True)"
+        )
     if optimizer.clip_norm is not None:
         given, gradients = gradients, coalesced(gradients)
         clipped = {n: g for n, g in gradients.items() if n not in state.buffers}

@@ -69,7 +69,7 @@ class Fit:
     ) -> None:
         if plan.reduce_lr is not None and trainer.optimizer.number("lr", 1) is None:
             name = trainer.optimizer.formula.name
-            raise ConfigError(f"reduce_lr: {name} has no learning rate named lr")
+            raise ConfigError(f"reduce_lr: {name} has no learning rate named lr: remove reduce_lr")
         self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
         self._plan, self._state = plan, state
         self._record = Record(run, plan.group_by is not None, on_log)
