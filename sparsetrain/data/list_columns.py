@@ -24,7 +24,9 @@ from sparsetrain.data.values.location import Location
 _SEPARATORS = ("|", "^", ";")
 _SHARE = 0.25  # least share of rows with several values
 _TEXTS = 3  # least average number of occurrences of a value
-_PLACES = 0.3  # least share of first values (or later ones, if fewer) that occur in both places
+# Of the distinct values that begin lists and those at later positions: least share of the smaller
+# set that is also in the other.
+_PLACES = 0.3
 _ODD = 0.1  # largest share of values that match `_IS_ODD`
 # Signs of sentences, titles, objects or coordinates.
 _IS_ODD = r"\s|[{}]|^-?[0-9]*\.[0-9]+$"

@@ -76,7 +76,7 @@ class BERT4Rec(SASRec):
         self.blocks = transformer(blocks, dim, heads, dropout, causal=False)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """Hide a share of the items, and the last item of every tenth row."""
+        """Hide an item with probability `hidden`, the last one of a row with probability 0.1."""
         whole = features["history"].append(features["item"])
         chosen = draws.uniform("hidden", like=whole).ids < self.hidden
         last = draws.uniform("last", like=features["item"]) < 0.1

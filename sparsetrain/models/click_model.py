@@ -65,7 +65,7 @@ class ClickModel(Model):
         still divided by the number of rows. Metrics do not use the weights.
     share_embedding : mapping from str to str, optional
         Name of a feature without its own table -> feature that owns the shared table, as in
-        ``encoder.share_embedding``. Both have the same number of rows.
+        ``encoder.share_embedding``. `rows` must be the same for both.
     labels : mapping from str to str, int or Label, optional
         Name and kind of each of the T labels, as in ``encoder.labels``; by default one binary
         label. The logit of a real label is the prediction itself; a number C means the classes 0 to

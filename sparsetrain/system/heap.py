@@ -23,7 +23,7 @@ _KEPT = {"MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20), "MALLOC_TRIM_THRESHOLD_": (-1
 def reused_heap() -> Iterator[None]:
     """Keep freed memory during the block, and return it to the system at the end.
 
-    Variables of the environment take precedence. Other C libraries are left as they are.
+    Variables of the environment take precedence. C libraries other than glibc are left as they are.
     """
     _keep()
     try:

@@ -100,7 +100,7 @@ def wanted_column(model: Any) -> tuple[str, ...]:
 
 
 def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
-    """Return scores of wanted items, (rows,); without their column, of all items, (rows, V)."""
+    """Return scores (rows,) of the wanted items, or (rows, V) of all if the data name none."""
     scorer, model = _scorer(predictor), predictor.model
     if model.target is not None and dataset.absent.isdisjoint(wanted_column(model)):
         found = [_scores_of_target(predictor, each, scorer) for each in dataset.batches(batch_size)]

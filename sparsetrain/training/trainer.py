@@ -66,7 +66,7 @@ class Trainer(Predictor):
         A model such as ``DLRM.for_encoder(encoder, dim=32)``; a class, or a name in
         `sparsetrain.models.MODELS`, is constructed for the encoder.
     optimizer : Optimizer or str
-        From `sparsetrain.optim`; a name uses a learning rate of 0.02.
+        From `sparsetrain.optim`, or the name of one, which then has a learning rate of 0.02.
     target : str or tvm.target.Target
         ``"cuda"``, ``"cpu"``, or ``"auto"``: the GPU if one can be used.
     seed : int

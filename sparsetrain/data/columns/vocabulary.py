@@ -92,8 +92,8 @@ class Vocabulary:
     ) -> Vocabulary:
         """Give ids to the values that occur at least `min_count` times.
 
-        Without a `kind`, the counts decide it, and `is_criteo`: whether the column has Criteo's
-        name.
+        Without a `kind`, it is inferred from the counts and from `is_criteo`: whether the column
+        has one of Criteo's names.
         """
         kind = kind or kind_of_column(counts, is_criteo)
         found = replace(self, kind=kind, rows=FIRST).extended(counts, min_count)
@@ -232,7 +232,7 @@ def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:
     """Keep ids below the first bucket; replace others by the bucket that the hash selects."""
     buckets = max(1, (max_rows - FIRST) // _BUCKET_SHARE)
     own = max_rows - buckets
-    # The hash stays unsigned in the remainder, so that no bucket is negative.
+    # The remainder is of the unsigned hash, so that no bucket is negative.
     bucket = own + (hashes % np.uint64(buckets)).astype(np.int64)
     return np.where(ids < own, ids, bucket)
 

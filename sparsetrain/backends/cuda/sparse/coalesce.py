@@ -143,7 +143,7 @@ def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
 
 
 def same_ids(known: NDArray, ids: NDArray) -> bool:
-    """Whether both arrays hold the same ids; compare on the device, unless they share memory."""
+    """Whether both arrays hold the same ids; compared on the device unless they share memory."""
     if (known.shape, known.dtype) != (ids.shape, ids.dtype):
         return False
     if known.data_ptr() == ids.data_ptr():
