@@ -291,7 +291,9 @@ def test_a_classifier_learns_one_of_several_classes(tmp_path):
 def test_importances_are_of_the_rows_that_were_held_out():
     X, y, stars = clicks(300)
     X = X.assign(same=1)
-    with pytest.warns(DataWarning, match=r"cannot help: 'same' \(always the same\); schema="):
+    with pytest.warns(
+        DataWarning, match=r"cannot help: 'same' \(always the same\); to keep them, pass schema="
+    ):
         model = RatingRegressor(epochs=3, **SMALL).fit(X, stars, eval_set=(X[:99], stars[:99]))
     found = model.feature_importances_
     assert found.shape == (4,) and found.argmax() == 0 and found[3] == 0
@@ -325,7 +327,7 @@ UNREAD = {
     "timedelta": (lambda rows: pd.to_timedelta(np.arange(rows), "s"), "duration"),
     "struct": (lambda rows: [{"a": 1}] * rows, "struct<a: int64>"),
     "period": (lambda rows: pd.period_range("2020", periods=rows), "period"),
-    "mixed": (lambda rows: [1, "a"] * (rows // 2), "holds text, int before"),
+    "mixed": (lambda rows: [1, "a"] * (rows // 2), "holds text, but int in earlier rows"),
 }
 
 

@@ -162,7 +162,7 @@ def test_rows_with_names_of_criteo_are_refused_as_columns_are(row, make):
     for count in (16, 17):
         given_rows = make([row] * count)
         assert encode_few(RAW, given_rows) is None
-        with pytest.raises(DataError, match="already encoded|under two names"):
+        with pytest.raises(DataError, match="already encoded|names of two kinds"):
             RAW.encode(given_rows, require_label=False)
 
 

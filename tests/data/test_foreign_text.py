@@ -123,24 +123,24 @@ def test_rows_without_a_header_are_no_header_for_ending_in_commas(tmp_path):
 MIXED = {
     "numbers in text": (
         ["259", 259],
-        "row 1, column c: holds int, text before",
+        "row 1, column c: holds int, but text in earlier rows",
     ),
     "text in numbers": (
         [None, 259, "x"],
-        "row 2, column c: holds text, int before",
+        "row 2, column c: holds text, but int in earlier rows",
     ),
     "a float in text": (
         ["a", 1.5],
-        "row 1, column c: holds float, text before",
+        "row 1, column c: holds float, but text in earlier rows",
     ),
-    "lists in text": (["a", ["b"]], "row 1, column c: holds list, text before"),
+    "lists in text": (["a", ["b"]], "row 1, column c: holds list, but text in earlier rows"),
     "lists of both": (
         [["a"], None, [1]],
-        "row 2, column c: holds int, text before",
+        "row 2, column c: holds int, but text in earlier rows",
     ),
     "a boolean in text": (
         [True, "b"],
-        "row 1, column c: holds text, bool before",
+        "row 1, column c: holds text, but bool in earlier rows",
     ),
 }
 

@@ -87,7 +87,7 @@ ODD = {
     "a duration": (pa.array([1] * ROWS, pa.duration("s")), "duration[s]"),
     "a struct": (COLUMNS["place"][1], "struct<x: int64>"),
     "lists of floats": (pa.array([[0.5], [0.5, 1.0]] * (ROWS // 2)), ": double> of 1 to 2 num"),
-    "values of two types": ([1, "a"] * (ROWS // 2), "holds text, int before"),
+    "values of two types": ([1, "a"] * (ROWS // 2), "holds text, but int in earlier rows"),
     "complex numbers": (np.ones(ROWS) * 1j, "cannot be read (Unsupported numpy type"),
 }
 

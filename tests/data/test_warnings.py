@@ -75,7 +75,7 @@ def test_data_of_other_packages_are_told_what_to_become(data, message):
         open_source(data)
 
 
-@pytest.mark.parametrize("item, message", [({"y": 1}, "a list of rows"), ([1], r"\(Batch\(\*arr")])
+@pytest.mark.parametrize("item, message", [({"y": 1}, "given as a list"), ([1], r"\(Batch\(\*arr")])
 def test_a_generator_of_rows_is_told_what_to_become(item, message):
     with pytest.raises(DataError, match=message):
         next(open_source(one for one in [item]).batches())

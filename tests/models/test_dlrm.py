@@ -23,7 +23,7 @@ from tests.models.interactions import cross_in_numpy, in_numpy, mlp_in_numpy
         ({"rows": [5.5]}, r"rows must be whole numbers, not \[5.5\]"),
         ({"rows": 5}, "rows must be whole numbers, not 5; give a list"),
         ({"rows": [5], "bottom": ["64"]}, r"bottom must be whole numbers, not \['64'\]"),
-        ({"rows": [5], "pooling": "max"}, "pooling must be None for all features"),
+        ({"rows": [5], "pooling": "max"}, "pooling must be None, 'sum' or 'mean'"),
         ({"rows": [5], "weighted": True}, "weighted bags need pooling='sum'"),
         ({"rows": [5], "pooling": "mean", "weighted": True}, "weighted bags need pooling='sum'"),
         ({"rows": [5, 6], "names": ["a"]}, "1 names for 2 tables"),
