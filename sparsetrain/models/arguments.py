@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from inspect import Parameter, cleandoc, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -58,7 +58,7 @@ def _options_of(model: type) -> Mapping[str, Option]:
         of_all = vars(cls).get("_options_of_all")
         if "__init__" not in vars(cls) or not (passed_on or of_all):
             continue
-        arguments = signature(cls, eval_str=True).parameters
+        arguments = constructor_of(cls, eval_str=True).parameters
         kinds = {argument.kind for argument in arguments.values()}
         passed_on = passed_on and Parameter.VAR_KEYWORD in kinds
         for name, argument in arguments.items():
@@ -82,6 +82,16 @@ def _descriptions(cls: type) -> dict[str, str]:
     return {n: " ".join(text.split()) for names, text in pairs for n in names.split(", ")}
 
 
+def constructor_of(model: type, *, eval_str: bool = False) -> Signature:
+    """Return the signature of a class's `__init__`, without `self`.
+
+    `inspect.signature` of the class takes that of `Model.__new__` for an inherited `__init__`, up
+    to Python 3.10 and some versions of 3.11.
+    """
+    whole = signature(model.__init__, eval_str=eval_str)  # type: ignore[misc]
+    return whole.replace(parameters=[*whole.parameters.values()][1:])
+
+
 def is_own(model: type) -> bool:
     """Whether a class is one of this package's models."""
     return model.__module__.startswith(f"{__package__}.")
@@ -98,7 +108,7 @@ def require_options(model: type, names: Iterable[str]) -> None:
     if is_own(model):
         known = [*options_of(model)]
     else:  # annotations of a user's class may mean anything
-        parameters = signature(model).parameters
+        parameters = constructor_of(model).parameters
         if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
             return
         known = [*parameters]
@@ -121,7 +131,7 @@ def check_arguments(model: type, args: Sequence[Any], named: Mapping[str, Any]) 
     """
     if not is_own(model):
         return
-    declared, options = signature(model), options_of(model)
+    declared, options = constructor_of(model), options_of(model)
     # Every click model's config has `dim`, even where it has no effect.
     known = OF_DATA | {"dim"} | declared.parameters.keys()
     require_options(model, [name for name in named if name not in known])
@@ -210,7 +220,7 @@ def check_config(model: type, arguments: Mapping[str, Any], least_dim: int = 1) 
         if broken:
             raise ConfigError(f"{cls}: {message}")
     tables = _tables_of(cls, config)
-    declared = signature(model).parameters.get("dim")
+    declared = constructor_of(model).parameters.get("dim")
     default = declared.default if declared and is_int(declared.default) else _DIM
     config["dim"] = check_dim(f"{cls}: dim", arguments["dim"], names, tables, default, least_dim)
     config["pooling"] = check_pooling(f"{cls}: pooling", arguments["pooling"], names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from inspect import Parameter, signature
+from inspect import Parameter
 from math import sqrt
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.kernels.table_formats import TableDtype, format_of
-from sparsetrain.models.arguments import check_config
+from sparsetrain.models.arguments import check_config, constructor_of
 from sparsetrain.models.by_feature import Dim, PoolingOf, poolings_of, widths_of
 from sparsetrain.models.features import Dense
 from sparsetrain.models.fields import Fields, Join, in_order
@@ -189,7 +189,7 @@ class ClickModel(Model):
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values, with defaults filled in."""
-        own, parameters = super().config(), signature(type(self)).parameters.values()
+        own, parameters = super().config(), constructor_of(type(self)).parameters.values()
         if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
             return {**own, **self._config}
         return {name: self._config.get(name, value) for name, value in own.items()}

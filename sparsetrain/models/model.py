@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ from sparsetrain.embedding.placing import Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.labels import Labels
 from sparsetrain.models import summary
-from sparsetrain.models.arguments import check_arguments, plain_value
+from sparsetrain.models.arguments import check_arguments, constructor_of, plain_value
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import find_features, shared_columns
 from sparsetrain.models.features import Feature, bags_of, require_alike
@@ -163,10 +163,10 @@ class Model(nn.Module):
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
         args, kwargs = self._arguments
-        bound = signature(type(self)).bind(*args, **kwargs)
+        bound = constructor_of(type(self)).bind(*args, **kwargs)
         bound.apply_defaults()
         values = dict(bound.arguments)
-        for name, parameter in signature(type(self)).parameters.items():
+        for name, parameter in constructor_of(type(self)).parameters.items():
             if parameter.kind is Parameter.VAR_KEYWORD:
                 values |= values.pop(name)
         return {name: plain_value(value) for name, value in values.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from inspect import Parameter, signature
+from inspect import Parameter
 from itertools import combinations
 from typing import Any
 
@@ -19,7 +19,7 @@ from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.kernels.table_formats import TableFormat, format_of
 from sparsetrain.labels import Labels
 from sparsetrain.models import MODELS, BatchNorm, ClickModel, Model, kind_of
-from sparsetrain.models.arguments import OF_DATA, options_of
+from sparsetrain.models.arguments import OF_DATA, constructor_of, options_of
 from sparsetrain.models.layers import named_modules
 from sparsetrain.system.locks import with_builder_lock
 
@@ -50,7 +50,7 @@ def model_for(
         raise ConfigError(f"there is no model {model!r}; {nearest(model, [*MODELS])}")
     made = MODELS[kind_of(model)] if isinstance(model, str) else model
     is_class = isinstance(made, type) and issubclass(made, Model)
-    known = {*OF_DATA, *options_of(made), *signature(made).parameters} if is_class else set()
+    known = {*OF_DATA, *options_of(made), *constructor_of(made).parameters} if is_class else set()
     for name in (name for name in options if name not in known):
         hint = meant(name, others)
         if hint or not is_class:
@@ -135,7 +135,7 @@ def require_loadable(model: Model) -> None:
         If an argument is missing from the config or differs; the message names it.
     """
     cls, config = type(model), config_of(model)
-    arguments = signature(cls).parameters.values()
+    arguments = constructor_of(cls).parameters.values()
     missing = [a.name for a in arguments if a.kind not in _VARIADIC and a.name not in config]
     if missing:
         raise _not_loadable(cls, f"lacks {', '.join(missing)}, which the constructor takes")

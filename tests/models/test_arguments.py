@@ -10,6 +10,7 @@ import sparsetrain as st
 from sparsetrain.cli import main
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import MODELS, options_of
+from sparsetrain.models.arguments import constructor_of
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.sklearn import ClickClassifier, Ranker
 
@@ -96,3 +97,10 @@ def test_options_of_ones_own_model_are_those_of_its_signature():
     log = pd.DataFrame({"user": [1, 1, 2], "item": [1, 2, 3]})
     with pytest.raises(ConfigError, match="Own has no option 'color'; did you mean 'colour'"):
         Ranker(Own, model_options={"color": "blue"}).fit(log)
+
+
+@pytest.mark.parametrize("model", st.models.MODELS.values(), ids=st.models.MODELS)
+def test_an_inherited_constructor_has_its_own_parameters_on_every_python(model):
+    named = constructor_of(model).parameters
+    assert "self" not in named and "args" not in named
+    assert {"rows", "columns"} & named.keys()

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import cache
-from inspect import Parameter, signature
+from inspect import Parameter
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -272,6 +272,7 @@ class ModelSettings(Section):
     ) -> Any:
         """Construct the model; it gets only the rows of each column if it is not a click model."""
         import sparsetrain as st
+        from sparsetrain.models.arguments import constructor_of
 
         options, cls = self.model_dump(exclude={"name"}), model_class(self.name)
         if issubclass(cls, st.models.ClickModel):
@@ -292,7 +293,7 @@ class ModelSettings(Section):
                 "or read a number as a category with --category COLUMN"
             )
         made: Any = cls
-        if "interactions" in signature(cls).parameters:
+        if "interactions" in constructor_of(cls).parameters:
             options["interactions"] = interactions
         return made(sizes, **options)
 
