@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sparsetrain.cli.output import note
 from sparsetrain.cli.resume import EarlierRun, require_same_schema
 from sparsetrain.cli.settings import Settings
+from sparsetrain.cli.settings.model_class import model_class
 from sparsetrain.cli.train_files import Rows
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.system.launcher import is_torchrun, processes_started
@@ -97,7 +98,7 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     doing = "taking" if converted else "learning"
     note(f"{doing} the encoding from {paths[0]}{others}{count}")
     encoding = settings.data.encoding() | {"schema": data.schema}
-    if settings.data.numbers == "best" and not settings.model.takes_bins:
+    if settings.data.numbers == "best" and not model_class(settings.model.name).bins_numbers():
         encoding["numbers"] = "scaled"
     if data.learn is not None:
         rare = {} if "min_count" in settings.data.model_fields_set else {"min_count": 1}

@@ -17,7 +17,7 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.kernels.table_formats import TableDtype, format_of
-from sparsetrain.models.arguments import check_config, constructor_of
+from sparsetrain.models.arguments import check_config, constructor_of, is_own
 from sparsetrain.models.by_feature import Dim, PoolingOf, poolings_of, widths_of
 from sparsetrain.models.features import Dense
 from sparsetrain.models.fields import Fields, Join, in_order
@@ -182,6 +182,11 @@ class ClickModel(Model):
         widths = [width - self.num_weights for width in self.embeddings.placements]
         self.projections = Projections(features, widths, self.widths.common, self.num_weights)
         return self.projections
+
+    @classmethod
+    def bins_numbers(cls) -> bool:
+        """As in `Model`: models of this package do, but your own classes may not expect vectors."""
+        return is_own(cls)
 
     @classmethod
     def _arguments_of(cls, encoder: Encoder) -> dict[str, Any]:

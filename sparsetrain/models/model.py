@@ -154,6 +154,11 @@ class Model(nn.Module):
         return cls(**{**cls._arguments_of(encoder), **options})
 
     @classmethod
+    def bins_numbers(cls) -> bool:
+        """Whether commands and estimators bin numbers for the model by default."""
+        return False
+
+    @classmethod
     def _arguments_of(cls, encoder: Encoder) -> dict[str, Any]:
         """Return the constructor's arguments that follow from an encoder."""
         return {"rows": dict(zip(encoder.columns, encoder.rows, strict=True))}

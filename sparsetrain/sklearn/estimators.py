@@ -32,8 +32,6 @@ from sparsetrain.data.infer import name_columns
 from sparsetrain.errors import CheckpointError, ConfigError, DataWarning
 from sparsetrain.labels import Binary, Classes, Label, label_of
 from sparsetrain.labels.label_metrics import gains
-from sparsetrain.models import ClickModel
-from sparsetrain.models.arguments import is_own
 from sparsetrain.sklearn.eval_sets import eval_sets, validated
 from sparsetrain.sklearn.parameters import Trained, epochs_of
 from sparsetrain.sklearn.saved import (
@@ -366,7 +364,6 @@ class _Estimator(Trained, ABC):
 
     def _encoder(self, rows: Any) -> data.Encoder:
         made, _ = self._model()
-        knows_bins = is_own(made) and issubclass(made, ClickModel)
         return data.Encoder.fit(
             rows,
             min_count=self.min_count,
@@ -374,7 +371,7 @@ class _Estimator(Trained, ABC):
             nan="missing",
             treat_as="raw",
             schema=self.schema_,
-            numbers=self.numbers or ("best" if knows_bins else "scaled"),
+            numbers=self.numbers or ("best" if made.bins_numbers() else "scaled"),
         )
 
     def _scores(self, X: Any) -> np.ndarray:

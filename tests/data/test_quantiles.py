@@ -4,6 +4,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -164,3 +165,26 @@ def test_quantiles_are_read_from_a_file(tmp_path):
     path.write_text(schema(16).to_toml())
     assert "quantiles = 16" in path.read_text()
     assert Schema.read(path) == schema(16)
+
+
+UNREAD = {  # a derived column that nothing reads -> what is wrong with its source
+    "missing": (Derived("nowhere", quantiles=4), "nowhere"),
+    "text": (Derived("site", quantiles=4), "site"),
+}
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("case", UNREAD)
+def test_boundaries_that_nothing_reads_of_no_number_are_refused_by_name(case, named, tmp_path):
+    rule, wrong = UNREAD[case]
+    rows = pd.DataFrame({"label": [0, 1] * 30, "price": range(60), "site": ["x", "y"] * 30})
+    schema = Schema(dense=("price",), categories=("site",), derived={"cut": rule})
+    if not named:
+        rows = rows.rename(columns={"price": "I1", "site": "C1"})
+        rule = replace(rule, source="C1" if case == "text" else wrong)
+        wrong, schema = rule.source, Schema(derived={"cut": rule})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=wrong):
+        Encoder.fit(rows, schema=schema)
+    with pytest.raises(DataError, match=wrong):
+        convert_files(tmp_path / "rows.parquet", tmp_path / "out", schema=schema)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import cache
-from inspect import Parameter
+from inspect import Parameter, signature
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -237,13 +237,6 @@ class ModelSettings(Section):
         """The class of a user's own model, for `st.load`; None for a model of this package."""
         return model_class(self.name) if is_own(self.name) else None
 
-    @property
-    def takes_bins(self) -> bool:
-        """Whether the model is of this package, and takes numbers of all kinds."""
-        import sparsetrain as st
-
-        return self.own_class is None and issubclass(model_class(self.name), st.models.ClickModel)
-
     def for_encoder(self, encoder: Any, interactions: int = 1, **more: Any) -> Any:
         """Construct the model for an encoder; a user's own class has its own `for_encoder`."""
         if self.own_class is None:
@@ -272,7 +265,6 @@ class ModelSettings(Section):
     ) -> Any:
         """Construct the model; it gets only the rows of each column if it is not a click model."""
         import sparsetrain as st
-        from sparsetrain.models.arguments import constructor_of
 
         options, cls = self.model_dump(exclude={"name"}), model_class(self.name)
         if issubclass(cls, st.models.ClickModel):
@@ -293,7 +285,7 @@ class ModelSettings(Section):
                 "or read a number as a category with --category COLUMN"
             )
         made: Any = cls
-        if "interactions" in constructor_of(cls).parameters:
+        if "interactions" in signature(cls.__init__).parameters:
             options["interactions"] = interactions
         return made(sizes, **options)
 

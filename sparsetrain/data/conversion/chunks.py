@@ -25,9 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category
-from sparsetrain.data.encode.encoder_state import (
-    write_manifest,
-)
+from sparsetrain.data.encode.encoder_state import write_manifest
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.added_columns import (
@@ -45,6 +43,13 @@ from sparsetrain.data.read.text_rows import BadLine, TextRows, bad_line_error, p
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError
+
+CHUNK_ROWS = 1 << 18
+POLICIES = ("error", "skip", "quarantine")  # of bad rows
+
+Pieces = Iterator[tuple[Location, pa.RecordBatch]]
+Read = Callable[[pa.RecordBatch, Location], Any]
+Result = TypeVar("Result")
 
 
 class Progress(Protocol):
@@ -103,10 +108,6 @@ def _identity(files: Sequence[str]) -> list[dict[str, object]]:
         {"path": file if is_url(file) else str(Path(file).absolute()), "size": s, "changed": t}
         for file, (s, t) in stats
     ]
-
-
-CHUNK_ROWS = 1 << 18
-Pieces = Iterator[tuple[Location, pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -201,9 +202,6 @@ def _split_row_groups(source: Chunk) -> Iterator[Chunk]:
         yield replace(source, parts=tuple(open_))
 
 
-Read = Callable[[pa.RecordBatch, Location], Any]
-
-
 class StrictReader(NamedTuple):
     """Columns to read, each with its reader, which may refuse a row."""
 
@@ -232,10 +230,6 @@ def strict_reader(
 
     columns = reader.columns(of_category)
     return StrictReader(reader.names, [(str(n[0]), bound(n, read)) for n, read in columns])
-
-
-POLICIES = ("error", "skip", "quarantine")
-Result = TypeVar("Result")
 
 
 def read_good_rows(

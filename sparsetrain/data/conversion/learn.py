@@ -18,7 +18,6 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category, Values, with_values
 from sparsetrain.data.columns.counts import Counted, ValueCounts
@@ -40,10 +39,20 @@ from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_values import as_binary, texts_of
-from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, ResourceError
 from sparsetrain.parsing.identity import Texts
 from sparsetrain.system.file_locks import atomic_write, name_write_errors
+
+QUARANTINE = "_quarantine.jsonl"
+BASE = 300 << 20  # Python, Arrow and their allocators
+WORKER = 250 << 20  # a block of text and its columns, or the distinct values of a chunk
+_ALMOST = 0.99
+_VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in a hash table
+_CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
+
+# Counts of rows. Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels,
+# ("positive", "").
+Statistics = Counter[tuple[str, str]]
 
 
 class CountsFile:
@@ -93,19 +102,6 @@ def _short(array: Array) -> Array:
     """Return int64 as uint32 if all values fit, else unchanged."""
     fit = array.dtype == np.int64 and (not len(array) or 0 <= array.min() <= array.max() < 2**32)
     return array.astype(np.uint32) if fit else array
-
-
-QUARANTINE = "_quarantine.jsonl"
-BASE = 300 << 20  # Python, Arrow and their allocators
-WORKER = 250 << 20  # a block of text and its columns, or the distinct values of a chunk
-_ALMOST = 0.99
-_VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in a hash table
-_CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
-
-
-# Counts of rows. Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels,
-# ("positive", "").
-Statistics = Counter[tuple[str, str]]
 
 
 class _Found(NamedTuple):
@@ -216,20 +212,21 @@ def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk
     reader, numbers = Reader.of(job.blank, chunk.reader.found), list[PieceNumbers]()
     strict = strict_reader(reader, Category.encode if job.known else Category.count)
 
-    def read(piece: pa.RecordBatch, location: Location) -> tuple[int, list[Any], PieceNumbers]:
-        return piece.num_rows, strict.read(piece, location), numbers_in(piece, bins, location)
-
-    pieces, bad = read_good_rows(chunk, strict, job.bad_rows, read)
-    for rows, found, its_numbers in pieces:
-        numbers.append(its_numbers)
+    pieces, bad = read_good_rows(
+        chunk, strict, job.bad_rows, lambda piece, here: (piece.num_rows, strict.read(piece, here))
+    )
+    for rows, found in pieces:
         seen["rows", ""] += rows
         first, second = len(reader.labels), len(found) - len(reader.categories)
-        dense = zip(reader.dense, found[second - len(reader.dense) : second], strict=True)
+        read = found[second - len(reader.dense) : second]
+        dense = {own.name: values for (_, own), values in zip(reader.dense, read, strict=True)}
         seen["positive", ""] += sum(int(np.count_nonzero(each == 1)) for each in found[:first])
-        for (_, own), (values, missing) in dense:
+        for name, (values, missing) in dense.items():
             negative = np.atleast_2d(values.T < 0).any(axis=0)  # a vector, if any number is
-            seen["missing", own.name] += int(missing.sum())
-            seen["negative", own.name] += int(negative.sum())
+            seen["missing", name] += int(missing.sum())
+            seen["negative", name] += int(negative.sum())
+        present = {name: values[~missing] for name, (values, missing) in dense.items() if bins}
+        numbers.append({name: present[rule.source] for name, rule in bins.items()})
         for column, counted in zip(reader.rules.features, found[second:], strict=True):
             if job.known is None:
                 tables[column.owner].add(counted)

@@ -49,11 +49,11 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
 
 MOST = 1 << 17  # most numbers of a sample; a bucket of 1/32 of the rows is off by 1/60 of its size
-
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
 
-
+Known = TypeVar("Known", bound=Rules)
+Bound = Sequence[tuple[Part, Reader]]
+Sizes = Mapping[str, int] | Sequence[int]
 PieceNumbers = Mapping[str, Array]  # numbers of a piece, by derived column
 
 
@@ -151,15 +151,6 @@ class _Sample:
         return np.concatenate([np.zeros(0), *(values for _, values in self._pieces)])
 
 
-Known = TypeVar("Known", bound=Rules)
-
-
-Bound = Sequence[tuple[Part, Reader]]
-
-
-Sizes = Mapping[str, int] | Sequence[int]
-
-
 def learn(
     source: Any, settings: Settings, schema: Schema, sizes: Sizes | None, numbers: Numbers
 ) -> Rules:
@@ -217,10 +208,14 @@ def blank_encoder(
         treat_as=settings.treat_as,
         described=schema,
     )
-    if numbers == "scaled" or (numbers == "best" and first.encoded):
-        bucketed = schema
-    else:
-        bucketed = with_buckets(schema, numbers, first.dense, first.categories)
+    for source in schema.bins:
+        if source not in first.dense:
+            raise Location(part.location.name, column=source).error(
+                "a derived column that nothing reads has boundaries of this column, which is not "
+                "dense; drop the derived column"
+            )
+    plain = numbers == "scaled" or (numbers == "best" and first.encoded)
+    bucketed = schema if plain else with_buckets(schema, numbers, first.dense, first.categories)
     if bucketed is not schema:
         flags = settings.missing_flags or len(bucketed.bins) > len(schema.bins)
         return blank_encoder(stored, replace(settings, missing_flags=flags), bucketed)

@@ -56,6 +56,11 @@ class Derived(
         return next((kind for kind in KINDS if kind.given(self)), KINDS[-1])
 
     @property
+    def cuts_numbers(self) -> bool:
+        """Whether it has boundaries, or learns them."""
+        return bool(self.quantiles) or self.boundaries is not None
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """The source columns."""
         return self.source, *(getattr(self, name) for name in self.of.others)

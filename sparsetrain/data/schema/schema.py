@@ -212,8 +212,12 @@ class Schema(
         if not self.derived:
             return {}
         named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time, self.weights}
-        bins = {n for n, r in self.derived.items() if r.quantiles or r.boundaries is not None}
-        return {n: r for n, r in self.derived.items() if n in named or n not in bins}
+
+        def is_bins(name: str, rule: Derived) -> bool:
+            of_numbers = self.categories is None or rule.source in self.dense
+            return name not in named and of_numbers and rule.cuts_numbers
+
+        return {name: rule for name, rule in self.derived.items() if not is_bins(name, rule)}
 
     @property
     def wanted(self) -> frozenset[str]:
