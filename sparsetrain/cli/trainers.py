@@ -98,8 +98,14 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     doing = "taking" if converted else "learning"
     note(f"{doing} the encoding from {paths[0]}{others}{count}")
     encoding = settings.data.encoding() | {"schema": data.schema}
-    if settings.data.numbers == "best" and not model_class(settings.model.name).bins_numbers():
+    model, numbers = model_class(settings.model.name), settings.data.numbers
+    if numbers == "best" and not model.bins_numbers():
         encoding["numbers"] = "scaled"
+    elif numbers not in ("best", "scaled") and not issubclass(model, st.models.ClickModel):
+        raise ConfigError(
+            f"--numbers {numbers}: {settings.model.name} reads only columns that it names; choose "
+            "a model of all columns, or leave it out"
+        )
     if data.learn is not None:
         rare = {} if "min_count" in settings.data.model_fields_set else {"min_count": 1}
         encoder = st.data.Encoder.fit(data.learn, **encoding | rare)

@@ -100,3 +100,9 @@ def test_a_run_of_a_schema_file_is_resumed_and_started_from(files, numbers, tmp_
     other.write_text(SCHEMA.replace('"price", ', ""))
     told = ["train", files / "rows.parquet", "--start-from", folder, "--schema", other]
     assert main([*map(str, told)]) == 4
+
+
+def test_a_use_of_numbers_that_the_model_ignores_is_refused(files, capsys):
+    chosen = ["--model", "din", "--numbers", "binned"]
+    assert main(["train", str(files / "criteo.parquet"), *chosen]) == 2
+    assert "--numbers binned: din reads only columns that it names" in capsys.readouterr().err
