@@ -97,7 +97,7 @@ def _model(path: Path, class_: Any) -> Summary:
     optimizer = run.manifest().get("optimizer", {}).get("name")
     kind, config = trainer.model.kind, trainer.model.config()
     shown = {name: value for name, value in config.items() if name not in _IN_TABLES}
-    sizes = ", ".join(f"{name} {value!r:.60}" for name, value in shown.items())
+    sizes = ", ".join(f"{name} {_short(value)}" for name, value in shown.items())
     storages = trainer.model.tables().values()
     tables = {k: rows.stop - rows.start for storage in storages for k, rows in storage.items()}
     weights = [*trainer.params.each()]
@@ -129,6 +129,17 @@ def _model(path: Path, class_: Any) -> Summary:
             _tables(tables, config.get("share_embedding") or {}),
         ]
     )
+
+
+def _short(value: Any) -> str:
+    """Return a setting's value on part of a line: the sizes of long lists of lists."""
+    text = repr(value)
+    if len(text) <= 60:
+        return text
+    if isinstance(value, (list, tuple)) and all(isinstance(part, (list, tuple)) for part in value):
+        sizes = sorted(map(len, value))
+        return f"{len(value)} lists of {sizes[0]} to {sizes[-1]} values"
+    return f"{text[:57]}..."
 
 
 def _describe_best(run: "st.Run") -> list[str]:

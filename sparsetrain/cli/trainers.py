@@ -122,6 +122,8 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     rows = encoder.tables.values()
     tables = f"{format_count(len(rows), 'table')} of {sum(rows):,} rows in all"
     note(f"{format_count(encoder.num_dense, 'dense input')}, {tables}")
+    if bins := encoder.schema.bins:
+        note(f"numbers in bins: {len(bins)} of {len(encoder.dense_columns)} columns")
     return encoder
 
 

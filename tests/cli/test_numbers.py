@@ -68,6 +68,14 @@ def test_numbers_are_binned_by_default_where_that_can_be(
     assert model.config()["missing_flags"] == (wanted == "binned")
 
 
+def test_the_use_of_numbers_is_shown_in_a_line(files, tmp_path, capsys):
+    out = tmp_path / "run"
+    trained(files, out, "--schema", files / "schema.toml")
+    assert "numbers in bins: 2 of 2 columns\n" in capsys.readouterr().err
+    run("inspect", out)
+    assert "number_bins 2 lists of " in capsys.readouterr().out
+
+
 def test_training_on_converted_rows_is_training_on_the_raw_ones(files, tmp_path):
     out, still = tmp_path / "converted", ("--set", "train.shuffle=false")
     run("convert", files / "rows.parquet", "--schema", files / "schema.toml", "--out", out)
