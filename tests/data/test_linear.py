@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -45,6 +46,18 @@ def test_the_law_is_kept_with_the_encoder_and_by_convert(tmp_path):
     for data in (tmp_path / "raw.parquet", tmp_path / "out"):
         (batch,) = Dataset(data, read if data.suffix else Encoder.fit(data)).batches(8)
         np.testing.assert_array_equal(batch.dense[:, 1], [-3.5, 0, -1, -2])
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_number_too_large_for_float32_is_a_bad_row(tmp_path, text):
+    raw = tmp_path / ("raw.csv" if text else "raw.parquet")
+    (csv.write_csv if text else pq.write_table)(rows([1.0, 1e300, 2.0, None]), raw)
+    with pytest.raises(DataError, match="column degrees: .*1e\\+300, shifted and scaled, is too"):
+        convert_files(raw, tmp_path / "strict", schema=SCHEMA)
+    summary = convert_files(raw, tmp_path / "out", schema=SCHEMA, bad_rows="skip", min_count=1)
+    assert summary["rows"] == 3 and summary["bad_rows_by_column"] == {"degrees": 1}
+    (batch,) = Dataset(tmp_path / "out", Encoder.fit(tmp_path / "out")).batches(8)
+    np.testing.assert_array_equal(batch.dense[:, 1], [-2.25, -2, 0])
 
 
 def test_a_schema_file_says_it(tmp_path):

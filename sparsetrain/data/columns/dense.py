@@ -84,6 +84,13 @@ class Number(Dense):
         """Return numbers (n,) float64, 0 where missing, and which are missing (n,) bool."""
         return read_numbers(array, self.nan, location)
 
+    def checked(self, array: Any, location: Location) -> tuple[Array, Array]:
+        """Return the result of `read`; refuse a number too large to shift and scale."""
+        values, missing = self.read(array, location)
+        if self.linear is not None:
+            _scaled(values, missing, self.linear, location)
+        return values, missing
+
     def as_inputs(self, values: Sequence[float]) -> list[float]:
         """Return the distinct inputs of some numbers, in ascending order."""
         given, law = np.array(values, np.float64), self.linear
@@ -98,8 +105,7 @@ class Number(Dense):
                 values = values + missing * self.fill  # missing values are 0
             dense[self.place] = log_transform(values)
         else:
-            there = np.where(missing, self.linear.center, values)
-            dense[self.place] = _scaled(there, self.linear, location)
+            dense[self.place] = _scaled(values, missing, self.linear, location)
         if self.flag is not None:
             dense[self.flag] = missing
 
@@ -122,10 +128,11 @@ class Number(Dense):
 FLAG = "_missing"  # suffix of a flag's name
 
 
-def _scaled(values: Array, law: Linear, location: Location) -> Array:
-    """Return (x - center) / scale of float64 values in float32."""
+def _scaled(values: Array, missing: Array, law: Linear, location: Location) -> Array:
+    """Return (x - center) / scale of float64 values in float32; missing ones become 0."""
     with np.errstate(over="ignore"):
-        scaled: Array = ((values - law.center) / law.scale).astype(np.float32)
+        there = np.where(missing, law.center, values)
+        scaled: Array = ((there - law.center) / law.scale).astype(np.float32)
     location.refuse(
         ~np.isfinite(scaled),
         lambda row: f"{values[row]:g}, shifted and scaled, is too large for float32",

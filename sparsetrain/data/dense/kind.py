@@ -92,6 +92,10 @@ class Dense:
         """Return the numbers (n, ...), 0 where missing, and a mask (n,) of rows without numbers."""
         raise NotImplementedError
 
+    def checked(self, array: Any, location: Location) -> tuple[Array, Array]:
+        """Return the result of `read`; refuse all rows that `write` refuses."""
+        return self.read(array, location)
+
     def write(self, array: Any, location: Location, dense: Array) -> None:
         """Read `array`, and write the inputs into their rows of `dense` (F_dense, n) float32."""
         raise NotImplementedError

@@ -111,7 +111,7 @@ class Reader:
 
         Dense columns are read as numbers, categories by `of_category`, a method of `Category`.
         """
-        single = [*self.labels, *self.weights, *((name, own.read) for name, own in self.dense)]
+        single = [*self.labels, *self.weights, *((name, own.checked) for name, own in self.dense)]
         categories = (
             ((name, factors), partial(of_category, column))
             for name, factors, column in self.categories
