@@ -7,7 +7,7 @@ missing value, and gets the column's id for missing values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparsetrain.data.ragged import Ragged, offsets_of
-from sparsetrain.data.read.source import Part, with_numbers
+from sparsetrain.data.read.source import Part, Pieces
 from sparsetrain.data.schema.schema import ColumnRule
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
@@ -69,11 +69,10 @@ def with_distinct(part: Part, column: str, weights: str | None) -> Part:
 
 def _read_distinct(
     part: Part, column: str, weights: str | None, names: Sequence[str], coded: Sequence[str] = ()
-) -> Iterator[pa.RecordBatch]:
+) -> Pieces:
     for location, piece in part.pieces(names, [name for name in coded if name != column]):
-        if arrow_types.is_bag(piece.schema.field(column).type):
-            piece = _distinct(piece, column, weights)
-        yield piece if location.numbers is None else with_numbers(piece, location.numbers)
+        is_bag = arrow_types.is_bag(piece.schema.field(column).type)
+        yield location, _distinct(piece, column, weights) if is_bag else piece
 
 
 def _distinct(piece: pa.RecordBatch, column: str, weights: str | None) -> pa.RecordBatch:

@@ -16,8 +16,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -26,20 +27,14 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.encode.encoder_state import write_manifest
-from sparsetrain.data.encode.reader import Reader, bind
+from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.added_columns import (
-    Constants,
-    derived_column,
-    stored_names,
-    with_partitions,
-)
+from sparsetrain.data.read.added_columns import derived_column, stored_names, with_partitions
 from sparsetrain.data.read.file_systems import is_url, size_and_time
-from sparsetrain.data.read.open_source import file_parts
 from sparsetrain.data.read.parquet import DATASET_FILE
-from sparsetrain.data.read.source import Part, keep_rows
-from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
-from sparsetrain.data.read.text_rows import BadLine, TextRows, bad_line_error, parse_block
+from sparsetrain.data.read.source import Part, Pieces, keep_rows
+from sparsetrain.data.read.text_blocks import Block, read_blocks
+from sparsetrain.data.read.text_rows import BadLine, OnBad, raise_bad_line, text_part
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError
@@ -47,7 +42,8 @@ from sparsetrain.errors import DataError
 CHUNK_ROWS = 1 << 18
 POLICIES = ("error", "skip", "quarantine")  # of bad rows
 
-Pieces = Iterator[tuple[Location, pa.RecordBatch]]
+Inputs = Sequence[tuple[Part, Reader]]  # all parts of all files, with their readers
+Report = dict[str, Any]  # on a bad row or line, for JSON
 Read = Callable[[pa.RecordBatch, Location], Any]
 Result = TypeVar("Result")
 
@@ -66,7 +62,8 @@ class Progress(Protocol):
 class Job:
     """Arguments of one conversion; see `convert_files` for the fields."""
 
-    files: list[str]
+    files: Sequence[str]
+    inputs: Inputs
     out: Path
     blank: Rules
     known: Rules | None
@@ -110,96 +107,65 @@ def _identity(files: Sequence[str]) -> list[dict[str, object]]:
     ]
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Input of one task: row groups of a parquet file, or a block of lines of a text file."""
 
-    location: Location  # the file
-    reader: Reader  # reads its columns
-    parts: tuple[Part, ...] = ()  # where to read them
-    block: Block | None = None  # the lines of a text chunk
-    dialect: Dialect | None = None
-    file_rows: int = 0  # of the whole parquet file
-    has_partitions: bool = False  # columns in the path of the text file
+    parts: tuple[Part, ...]  # the row groups, or the whole text file
+    reader: Reader  # reads their columns
+    input_bytes: float  # approximate size of the chunk in its file
+    block: Block | None = None
+
+    @property
+    def location(self) -> Location:
+        """Location of the first row group, or of the text file."""
+        return self.parts[0].location
 
     @property
     def rows(self) -> int:
         """Rows of the row groups."""
         return sum(part.num_rows or 0 for part in self.parts)
 
-    @property
-    def input_bytes(self) -> float:
-        """Approximate size of the chunk in its file, in bytes."""
-        if self.block is not None:
-            return self.block.file_bytes
-        return size_and_time(self.location.name)[0] * self.rows / max(1, self.file_rows)
+    def pieces(self, names: Sequence[str], coded: Sequence[str], on_bad: OnBad) -> Pieces:
+        """Yield columns piece by piece, see `Part.pieces`; `on_bad` gets lines that are not rows.
 
-    def pieces(self, names: Sequence[str], numbers: bool = False) -> tuple[Pieces, list[BadLine]]:
-        """Return columns as record batches with their locations, and the lines that are not rows.
-
-        Derived columns are computed later, since they may refuse a row. With `numbers`, numbers in
-        text are parsed; see `Part.pieces`.
+        Derived columns are computed later, since they may refuse a row.
         """
-        derived = self.reader.rules.schema.made
-        if derived:
-            names = stored_names(names, derived, self.parts[0].schema.names)
-        if self.block is None or self.dialect is None:
-            return (item for part in self.parts for item in part.pieces(names)), []
-        # Derived columns need the text itself, so its numbers are not parsed here.
-        coded = self.reader.found.categories if numbers and not derived else ()
-        parsed = parse_block(self.block, self.dialect, self.location.name, coded)
-        part = Part(self.location, parsed.table.schema, None, parsed.pieces)
-        part = with_partitions(part) if self.has_partitions else part
-        return part.pieces(names), parsed.bad
+        first, parts, derived = self.parts[0], self.parts, self.reader.rules.schema.made
+        if self.block is not None:
+            text = text_part(first.location.name, first.dialect, self.block, on_bad)
+            has_partitions = first.schema.names != text.schema.names
+            parts = (with_partitions(text) if has_partitions else text,)
+        names = stored_names(names, derived, first.schema.names) if derived else names
+        return (item for part in parts for item in part.pieces(names, coded))
 
 
-def open_inputs(files: Sequence[str], encoder: Rules, label: bool) -> list[Chunk]:
-    """Return one chunk per file, with the location and columns of the whole file."""
-    opened = [tuple(file_parts(file, encoder.schema)) for file in files]
-    first = [
-        parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda *_: iter(()))
-        for file, parts in zip(files, opened, strict=True)
-    ]
-    bound = bind(encoder, first, require_label=label)
-    return [
-        _whole(part, parts, reader)
-        for part, parts, (_, reader) in zip(first, opened, bound, strict=True)
-    ]
+def split_chunks(inputs: Inputs) -> Iterator[Chunk]:
+    """Yield the chunks of all parts; text blocks are read here."""
+    for file, group in groupby(inputs, lambda item: item[0].location.name):
+        opened = [*group]
+        rows = sum(part.num_rows or 0 for part, _ in opened)
+        row_bytes = size_and_time(file)[0] / max(1, rows)
+        full = [part for part, _ in opened if part.num_rows]
+        for chosen in _row_groups(full):
+            chunk = Chunk(tuple(chosen), opened[0][1], 0)
+            yield chunk._replace(input_bytes=row_bytes * chunk.rows)
+        for part, reader in opened if opened[0][0].dialect else ():
+            for block in read_blocks(file, part.dialect.quoted):
+                yield Chunk((part,), reader, block.file_bytes, block)
 
 
-def _whole(first: Part, parts: tuple[Part, ...], reader: Reader) -> Chunk:
-    full = tuple(part for part in parts if part.num_rows != 0)
-    rows = sum(part.num_rows or 0 for part in full)
-    has_partitions = isinstance(first.read, Constants)
-    read = first.read.inner if isinstance(first.read, Constants) else first.read
-    dialect = read.dialect if isinstance(read, TextRows) else None
-    location = Location(first.location.name, unit=first.location.unit)
-    return Chunk(location, reader, full, None, dialect, rows, has_partitions)
-
-
-def split_chunks(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks of all inputs; text blocks are read here."""
-    for source in inputs:
-        yield from _split_text(source) if source.dialect else _split_row_groups(source)
-
-
-def _split_text(source: Chunk) -> Iterator[Chunk]:
-    assert source.dialect is not None
-    for block in read_blocks(source.location.name, source.dialect.quoted):
-        yield replace(source, block=block)
-
-
-def _split_row_groups(source: Chunk) -> Iterator[Chunk]:
-    open_: list[Part] = []
-    rows = 0
-    for part in source.parts:
-        if open_ and rows + (part.num_rows or 0) > CHUNK_ROWS:
-            yield replace(source, parts=tuple(open_))
-            open_, rows = [], 0
-        open_.append(part)
-        rows += part.num_rows or 0
-    if open_:
-        yield replace(source, parts=tuple(open_))
+def _row_groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Yield the row groups of each chunk."""
+    chosen, rows = list[Part](), 0
+    for part in parts:
+        count = part.num_rows or 0
+        if chosen and rows + count > CHUNK_ROWS:
+            yield chosen
+            chosen, rows = [], 0
+        chosen.append(part)
+        rows += count
+    if chosen:
+        yield chosen
 
 
 class StrictReader(NamedTuple):
@@ -237,32 +203,32 @@ def read_good_rows(
     strict: StrictReader,
     bad_rows: str,
     read: Callable[[pa.RecordBatch, Location], Result],
-) -> tuple[Iterable[Result], list[dict[str, Any]]]:
+) -> tuple[Iterable[Result], list[Report]]:
     """Return the result of `read` for each piece, and reports of the bad rows left out.
 
     `strict` reads the same columns, to find bad rows. The list of reports is complete once all
     pieces are read. `bad_rows` is one of `POLICIES`. A text chunk is first read with its numbers
-    parsed. If a row is bad, the chunk is read again as text, so that reports show the original.
+    parsed, unless there are derived columns, which need the text. If a row is bad, the chunk is
+    read again as text, so that reports show the original.
     """
-    if chunk.block is not None:
+    if chunk.block is not None and not chunk.reader.rules.schema.made:
         with suppress(DataError):
-            pieces, bad_lines = chunk.pieces(strict.names, numbers=True)
-            if not bad_lines:
-                return [read(piece, here) for here, piece in pieces], []
-    pieces, bad_lines = chunk.pieces(strict.names)
-    reports = list[dict[str, Any]]()
-    for line in bad_lines:
-        error = bad_line_error(chunk.location.name, line)
-        if bad_rows == "error":
-            raise error
-        reports.append(_report(chunk.location, line.number, None, str(error), text=line.text))
-    reader = None if bad_rows == "error" else strict
-    return _read_pieces(pieces, read, reader, reports), reports
+            pieces = chunk.pieces(strict.names, chunk.reader.found.categories, raise_bad_line)
+            return [read(piece, here) for here, piece in pieces], []
+    if bad_rows == "error":
+        pieces = chunk.pieces(strict.names, (), raise_bad_line)
+        return (read(piece, here) for here, piece in pieces), []
+    reports = list[Report]()
+
+    def on_bad(line: BadLine) -> None:
+        reports.append(_report(chunk.location, line.number, None, str(line.error), text=line.text))
+
+    return _read_pieces(chunk.pieces(strict.names, (), on_bad), read, strict, reports), reports
 
 
 def _report(
     location: Location, number: int, column: str | None, reason: str, **held: Any
-) -> dict[str, Any]:
+) -> Report:
     """Return a report on a row or line for JSON; `held` is its content."""
     where = {"file": location.name, location.unit: number}
     return {**where, "column": column, "reason": reason, **held}
@@ -271,17 +237,15 @@ def _report(
 def _read_pieces(
     pieces: Pieces,
     read: Callable[[pa.RecordBatch, Location], Result],
-    reader: StrictReader | None,
-    reports: list[dict[str, Any]],
+    strict: StrictReader,
+    reports: list[Report],
 ) -> Iterator[Result]:
-    """Yield the result of `read` for each piece; `reader` finds bad rows, None refuses them."""
+    """Yield the result of `read` for each piece without its bad rows, and report these."""
     for location, piece in pieces:
         try:
             found = read(piece, location)
         except RowError:
-            if reader is None:
-                raise
-            location, piece = _without_bad(location, piece, reader, reports)
+            location, piece = _without_bad(location, piece, strict, reports)
             if not piece.num_rows:
                 continue
             found = read(piece, location)
@@ -289,10 +253,10 @@ def _read_pieces(
 
 
 def _without_bad(
-    location: Location, piece: pa.RecordBatch, reader: StrictReader, reports: list[dict[str, Any]]
+    location: Location, piece: pa.RecordBatch, strict: StrictReader, reports: list[Report]
 ) -> tuple[Location, pa.RecordBatch]:
     good = np.ones(piece.num_rows, dtype=bool)
-    for row, (column, reason) in sorted(_find_bad(piece, reader, location).items()):
+    for row, (column, reason) in sorted(_find_bad(piece, strict, location).items()):
         good[row] = False
         held = zip(piece.schema.names, piece.slice(row, 1), strict=True)
         values = {name: _shown(array) for name, array in held}

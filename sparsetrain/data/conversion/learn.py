@@ -114,17 +114,17 @@ class _Found(NamedTuple):
     numbers: Sequence[PieceNumbers] = ()  # of each piece, to learn bins from
 
 
-def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
+def learn(job: Job) -> tuple[Rules, dict[str, Any]]:
     """Read all rows; return the encoder, and `dataset.json` without files.
 
     The entry `chunks`, the number of rows in each chunk, is only for the second pass.
     """
-    plan, job = job.plan, _with_learnt(job, inputs)
+    plan, job = job.plan, _with_learnt(job)
     if job.known is not None:
         check_memory(job, job.known)
     counts = CountsFile(job.work / "counts")
     bins = Sampling({} if job.known else job.blank.schema.bins_to_learn)
-    found, rows = _read(job, inputs, counts, bins)
+    found, rows = _read(job, counts, bins)
     if not sum(rows):
         others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
         raise DataError(f"{job.files[0]}: no good row in it{others}")
@@ -146,7 +146,7 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
     }
 
 
-def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
+def _with_learnt(job: Job) -> Job:
     """Return a job with the options of derived columns learned from good rows."""
     rules = job.blank.schema.to_learn
     if not rules or job.known is not None:
@@ -164,8 +164,8 @@ def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
         pieces = [*found]
         return sum(rows for rows, _ in pieces), chunk.input_bytes, [n for _, n in pieces]
 
-    sampling, done, total = Sampling(rules), 0.0, _bytes_in(inputs)
-    for rows, size, pieces in ordered_map(read, split_chunks(inputs), job.workers):
+    sampling, done, total = Sampling(rules), 0.0, _bytes_in(job)
+    for rows, size, pieces in ordered_map(read, split_chunks(job.inputs), job.workers):
         done += size
         job.progress("learning derived columns", rows, min(1.0, done / total))
         for numbers in pieces:
@@ -174,20 +174,17 @@ def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
     return replace(job, blank=replace(job.blank, schema=schema))
 
 
-def _read(
-    job: Job, inputs: list[Chunk], counts: CountsFile, bins: Sampling
-) -> tuple[_Found, list[int]]:
+def _read(job: Job, counts: CountsFile, bins: Sampling) -> tuple[_Found, list[int]]:
     """Return the facts about all chunks, with some of the bad rows, and each chunk's row count.
 
     Also add the numbers of all chunks to `bins`.
     """
-    seen, done = Statistics(), 0.0
-    total = _bytes_in(inputs)
+    seen, done, total = Statistics(), 0.0, _bytes_in(job)
     rows, examples = list[int](), list[dict[str, Any]]()
     quarantined = job.bad_rows == "quarantine"
     with atomic_write(job.out / QUARANTINE) if quarantined else nullcontext() as quarantine:
         read = partial(_read_chunk, job, counts, bins.rules)
-        for found in ordered_map(read, split_chunks(inputs), job.workers):
+        for found in ordered_map(read, split_chunks(job.inputs), job.workers):
             seen.update(found.statistics)
             for numbers in found.numbers:
                 bins.add(numbers)
@@ -203,8 +200,8 @@ def _read(
     return _Found(seen, examples, done), rows
 
 
-def _bytes_in(inputs: list[Chunk]) -> int:
-    return max(1, sum(size_and_time(source.location.name)[0] for source in inputs))
+def _bytes_in(job: Job) -> int:
+    return max(1, sum(size_and_time(file)[0] for file in job.files))
 
 
 def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk: Chunk) -> _Found:

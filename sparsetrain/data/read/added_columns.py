@@ -13,16 +13,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from sparsetrain.data.derived.kind import numbers_of
 from sparsetrain.data.read.file_systems import plain_path
-from sparsetrain.data.read.source import ROW_NUMBERS, Part, with_numbers
+from sparsetrain.data.read.source import Part, Pieces
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
@@ -51,10 +50,9 @@ def check_sources(part: Part, name: str, rule: Derived) -> None:
 
 def _read(
     part: Part, derived: Mapping[str, Derived], names: Sequence[str], coded: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+) -> Pieces:
     for location, piece in part.pieces(stored_names(names, derived, part.schema.names)):
-        made = derive_columns(piece, derived, names, location)
-        yield made if location.numbers is None else with_numbers(made, location.numbers)
+        yield location, derive_columns(piece, derived, names, location)
 
 
 def stored_names(
@@ -103,30 +101,20 @@ def with_constants(part: Part, values: Mapping[str, pa.Scalar]) -> Part:
         return part
     fields = [pa.field(name, value.type) for name, value in own.items()]
     schema = pa.schema([*part.schema, *fields], metadata=part.schema.metadata)
-    return replace(part, schema=schema, read=Constants(part.read, part.schema.names[:1], own))
+    return replace(part, schema=schema, read=partial(_read_constants, part, own))
 
 
-@dataclass(frozen=True)
-class Constants:
-    """Reader of a file's columns, and of constant columns."""
-
-    inner: Any  # reads the file's columns
-    first: Sequence[str]  # a column of the file, read only for its number of rows
-    values: Mapping[str, pa.Scalar]
-
-    def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches; see `Part.pieces`."""
-        stored = [name for name in names if name not in self.values] or self.first
-        for piece in self.inner(stored, [name for name in coded if name not in self.values]):
-            arrays = [
-                pa.repeat(self.values[name], piece.num_rows)
-                if name in self.values
-                else piece.column(name)
-                for name in names
-            ]
-            made = pa.RecordBatch.from_arrays(arrays, names=[*names])
-            numbered = piece.schema.names[-1:] == [ROW_NUMBERS]
-            yield with_numbers(made, piece.column(ROW_NUMBERS).to_numpy()) if numbered else made
+def _read_constants(
+    part: Part, values: Mapping[str, pa.Scalar], names: Sequence[str], coded: Sequence[str]
+) -> Pieces:
+    # Without a stored column, one is read for its number of rows.
+    stored = [name for name in names if name not in values] or part.schema.names[:1]
+    for location, piece in part.read(stored, [name for name in coded if name not in values]):
+        arrays = [
+            pa.repeat(values[name], piece.num_rows) if name in values else piece.column(name)
+            for name in names
+        ]
+        yield location, pa.RecordBatch.from_arrays(arrays, names=[*names])
 
 
 def with_partitions(part: Part) -> Part:

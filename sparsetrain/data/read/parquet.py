@@ -26,7 +26,14 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from sparsetrain.data.read.file_systems import is_url, open_file, size_and_time
-from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
+from sparsetrain.data.read.source import (
+    CODED_ROWS,
+    PIECE_ROWS,
+    Part,
+    Pieces,
+    Range,
+    located,
+)
 from sparsetrain.data.values.arrow_types import TEXT, is_bag, kind_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
@@ -179,8 +186,8 @@ class _RowGroup:
         known = self._stored.column(self.leaves[name]).statistics
         return (known.min, known.max) if known and known.has_min_max else None
 
-    def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches, with the text columns among `coded` as dictionaries.
+    def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Pieces:
+        """Yield pieces, with the text columns among `coded` as dictionaries.
 
         Parquet stores most text as codes into a dictionary. Expanding the codes and then looking up
         each text took half of the reading time.
@@ -188,7 +195,8 @@ class _RowGroup:
         texts = [name for name in coded if pt.is_string(self.schema.field(name).type)]
         text = [name for name in texts if self._has_small_dictionary(name)]
         is_coded = bool(text) or bool(coded and not texts)
-        return self._read(names, CODED_ROWS if is_coded else PIECE_ROWS, text)
+        piece_rows = CODED_ROWS if is_coded else PIECE_ROWS
+        return located(self.location, self._read(names, piece_rows, text))
 
     def _check_unchanged(self) -> None:
         """Refuse a file that was replaced since it was opened."""

@@ -24,14 +24,11 @@ from sparsetrain.errors import DataError
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
 CODED_ROWS = 16 * PIECE_ROWS  # larger, since the dictionary of each piece has to be encoded
 HELD_ROWS = 1 << 20  # a part with more rows is never in memory as a whole
-# Name of an additional last column with each row's number in its file, for rows that are not
-# consecutive, such as after a filter or a bad line. No user's column can have this name.
-ROW_NUMBERS = "\x00row"
-
 # Metadata key of a file that `convert` wrote; the value is the fingerprint of its encoder.
 MARK = b"sparsetrain.converted"
 
 Range = tuple[Any, Any]
+Pieces = Iterator[tuple[Location, pa.RecordBatch]]
 
 
 def encoder_fingerprint(schema: pa.Schema) -> str | None:
@@ -52,39 +49,34 @@ class Part:
     num_rows : int or None
         None for a stream of unknown length.
     read : callable
-        Given column names and the argument `coded` of `pieces`, yields `pyarrow.RecordBatch`es of
-        at most `PIECE_ROWS` rows, or `CODED_ROWS` if columns are coded.
+        Given column names and the argument `coded` of `pieces`, yields pieces of at most
+        `PIECE_ROWS` rows, or `CODED_ROWS` if columns are coded, with their locations.
     ranges : callable, optional
         Given a column name, returns its minimum and maximum if known without reading, else None.
     is_stream : bool
         Whether the rows can be read only once.
+    dialect : Dialect, optional
+        The format of a text file, which can be read in blocks.
     """
 
     location: Location
     schema: pa.Schema
     num_rows: int | None
-    read: Callable[[Sequence[str], Sequence[str]], Iterator[pa.RecordBatch]]
+    read: Callable[[Sequence[str], Sequence[str]], Pieces]
     ranges: Callable[[str], Range | None] | None = None
     is_stream: bool = False
+    dialect: Any = None
 
-    def pieces(
-        self, names: Sequence[str], coded: Sequence[str] = ()
-    ) -> Iterator[tuple[Location, pa.RecordBatch]]:
-        """Yield the record batches and their locations.
+    def pieces(self, names: Sequence[str], coded: Sequence[str] = ()) -> Pieces:
+        """Yield the record batches with rows, and their locations.
 
         If `coded` names the category columns, text may come in an equivalent form: a category
         column as a dictionary or `Digits`, any other column of a text file as parsed numbers.
         """
-        location = self.location
-        for piece in self.read(names, coded):
-            here = location
-            if piece.schema.names[-1:] == [ROW_NUMBERS]:
-                here = location.numbered(piece.column(piece.num_columns - 1).to_numpy())
-                piece = piece.select(range(piece.num_columns - 1))
+        for location, piece in self.read(names, coded):
             if piece.num_rows:
-                _check_codes(piece, here)
-                yield here, _without_views(piece, here)
-            location = location.moved(piece.num_rows)
+                _check_codes(piece, location)
+                yield location, _without_views(piece, location)
 
     @property
     def is_converted(self) -> bool:
@@ -127,11 +119,11 @@ def _without_views(piece: pa.RecordBatch, location: Location) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=piece.schema.names)
 
 
-def with_numbers(piece: pa.RecordBatch, numbers: np.ndarray) -> pa.RecordBatch:
-    """Return a record batch that carries the number of each row as its last column."""
-    return pa.RecordBatch.from_arrays(
-        [*piece.columns, pa.array(numbers, pa.int64())], names=[*piece.schema.names, ROW_NUMBERS]
-    )
+def located(location: Location, batches: Iterable[pa.RecordBatch]) -> Pieces:
+    """Yield consecutive record batches with their locations; `location` is the first one's."""
+    for batch in batches:
+        yield location, batch
+        location = location.moved(batch.num_rows)
 
 
 def keep_rows(

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.read.open_source import open_rows
-from sparsetrain.data.read.source import Part, Source, with_numbers
+from sparsetrain.data.read.source import Part, Pieces, Source, keep_rows
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_values import NanRule, exact_integers, read_numbers
@@ -192,15 +192,13 @@ def _filter_part(part: Part, rule: Rule, column: str | None = None) -> Part:
 
 def _read(
     part: Part, rule: Rule, column: str | None, names: Sequence[str], coded: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+) -> Pieces:
     needed = list(dict.fromkeys(names if column is None else [*names, column]))
     before = 0
     for location, piece in part.pieces(needed):
-        rows = len(piece)
         keep = rule(piece, location, before)
-        before += rows
-        chosen = piece.select(list(names)).filter(pa.array(keep))
-        yield with_numbers(chosen, location.row_numbers(rows)[keep])
+        before += len(piece)
+        yield keep_rows(location, piece.select(list(names)), keep)
 
 
 def _keep_by_hash(

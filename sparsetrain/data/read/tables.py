@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from sparsetrain.data.read.source import PIECE_ROWS, Part, Source
+from sparsetrain.data.read.source import PIECE_ROWS, Part, Pieces, Source, located
 from sparsetrain.data.schema.columns import candidate_columns, require_column, require_columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, element, is_bag, kind_of
@@ -35,8 +35,9 @@ def table_source(data: Any, schema: Schema, optional: Collection[str] = ()) -> S
     with foreign_errors("stream"):
         streamed = _restartable(data)
     if streamed is not None:
-        read = partial(_read_on, streamed[1], "stream")
-        return Source("stream", (Part(Location("stream"), streamed[0], None, read),))
+        location = Location("stream")
+        read = partial(_read_on, streamed[1], location)
+        return Source(location.name, (Part(location, streamed[0], None, read),))
     table = as_table(data, schema, optional)
     return None if table is None else Source("table", tuple(table_parts(table)))
 
@@ -54,18 +55,16 @@ def foreign_errors(name: str, rows: int = 0) -> Iterator[None]:
         raise DataError(f"{name}: {after}cannot be read ({reason})") from error
 
 
-def _read_on(
-    read: Any, name: str, names: Sequence[str], coded: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def _read_on(read: Any, start: Location, names: Sequence[str], coded: Sequence[str]) -> Pieces:
     """Yield the pieces of a library's reader; raise its errors as `DataError`."""
     pieces, rows = read(names), 0
     while True:
-        with foreign_errors(name, rows):
+        with foreign_errors(start.name, rows):
             piece = next(pieces, None)
         if piece is None:
             return
+        yield start.moved(rows), piece
         rows += piece.num_rows
-        yield piece
 
 
 def _restartable(data: Any) -> tuple[pa.Schema, Any] | None:
@@ -335,14 +334,15 @@ def table_parts(table: pa.Table, name: str = "table") -> Iterator[Part]:
     """Yield the slices of a table; messages call it `name`."""
     for first in range(0, table.num_rows, _PART_ROWS):
         rows = min(_PART_ROWS, table.num_rows - first)
-        part = table.slice(first, rows)
-        yield Part(Location(name, None, first), table.schema, rows, partial(_read_table, part))
+        location = Location(name, None, first)
+        read = partial(_read_table, table.slice(first, rows), location)
+        yield Part(location, table.schema, rows, read)
 
 
 def _read_table(
-    table: pa.Table, names: Sequence[str], coded: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    yield from table.select(list(names)).to_batches(max_chunksize=PIECE_ROWS)
+    table: pa.Table, start: Location, names: Sequence[str], coded: Sequence[str]
+) -> Pieces:
+    return located(start, table.select(list(names)).to_batches(max_chunksize=PIECE_ROWS))
 
 
 def _stream(reader: pa.RecordBatchReader) -> Part:
@@ -362,7 +362,7 @@ def _stream(reader: pa.RecordBatchReader) -> Part:
             raise DataError(f"{_BATCHES.name}: no rows")
 
     known = reader.schema
-    return Part(_BATCHES, known, None, partial(_read_on, read, _BATCHES.name), is_stream=True)
+    return Part(_BATCHES, known, None, partial(_read_on, read, _BATCHES), is_stream=True)
 
 
 def _check_types(batch: pa.RecordBatch, known: pa.Schema, names: Sequence[str], rows: int) -> None:

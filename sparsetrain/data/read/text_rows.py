@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, with_numbers
+from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Pieces
 from sparsetrain.data.read.text_blocks import (
     BOM,
     NEWLINE,
@@ -50,7 +50,15 @@ class BadLine(NamedTuple):
 
     number: int
     text: str
-    reason: str
+    error: DataError
+
+
+def raise_bad_line(bad: BadLine) -> None:
+    """Raise the error of a bad line."""
+    raise bad.error
+
+
+OnBad = Callable[[BadLine], None]
 
 
 class Parsed(NamedTuple):
@@ -59,14 +67,6 @@ class Parsed(NamedTuple):
     table: pa.Table
     lines: Array
     bad: list[BadLine]
-
-    def pieces(self, names: Sequence[str], coded: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-        """Yield columns of the rows piece by piece, with their line numbers."""
-        first, table = 0, self.table.select(list(names))
-        is_text = any(pa.types.is_string(type_) for type_ in table.schema.types)
-        for piece in table.to_batches(max_chunksize=PIECE_ROWS if is_text else CODED_ROWS):
-            yield with_numbers(piece, self.lines[first : first + piece.num_rows])
-            first += piece.num_rows
 
 
 def parse_block(block: Block, dialect: Dialect, file: str, coded: Sequence[str] = ()) -> Parsed:
@@ -115,7 +115,7 @@ def parse_block(block: Block, dialect: Dialect, file: str, coded: Sequence[str] 
     is_plain = rows == block.lines and not len(lone_returns(data))
     lines = np.arange(rows) if is_plain else _line_numbers(data, dialect)
     lines += block.first_line
-    parsed = _assign(table, lines, invalid)
+    parsed = _assign(table, lines, invalid, file)
     if header and 1 in parsed.lines[:1]:
         parsed = Parsed(parsed.table.slice(1), parsed.lines[1:], parsed.bad)
     # UTF-8 is checked when a column is read, where the error can name the line.
@@ -159,48 +159,60 @@ def _line_numbers(data: Array, dialect: Dialect) -> Array:
     return np.searchsorted(every, starts[is_row])
 
 
-def _assign(table: pa.Table, lines: Array, invalid: list[Any]) -> Parsed:
+def _assign(table: pa.Table, lines: Array, invalid: list[Any], file: str) -> Parsed:
     """Number the rows by their lines; the parser counts refused rows from 1."""
     at = np.array([row.number - 1 for row in invalid], dtype=np.int64)
+    found = Location(file, unit="line", numbers=lines)
     bad = [
         BadLine(
             int(lines[index]),
             row.text,
-            f"{row.actual_columns} fields, expected {row.expected_columns}",
+            found.error(
+                f"{row.actual_columns} fields, expected {row.expected_columns}; correct or drop "
+                "the line (convert --bad-rows skip leaves it out)",
+                index,
+            ),
         )
         for index, row in zip(at, invalid, strict=True)
     ]
     return Parsed(table, np.delete(lines, at), bad)
 
 
-def bad_line_error(file: str, bad: BadLine) -> DataError:
-    """Return the error for a line that is not a row."""
-    return Location(file, unit="line", first_row=bad.number).error(
-        f"{bad.reason}; correct or drop the line (convert --bad-rows skip leaves it out)", 0
-    )
-
-
-@dataclass(frozen=True)
-class TextRows:
-    """Reads the rows of a text file from its beginning."""
-
-    file: str
-    dialect: Dialect
-
-    def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield columns of the rows piece by piece; see `Part.pieces`."""
-        for block in read_blocks(self.file, self.dialect.quoted):
-            parsed = parse_block(block, self.dialect, self.file, coded)
-            if parsed.bad:
-                raise bad_line_error(self.file, parsed.bad[0])
-            yield from parsed.pieces(names)
-
-
 def text_parts(file: str, schema: Schema) -> list[Part]:
     """Open a text file."""
-    dialect = find_dialect(file, schema.text)
+    return [text_part(file, find_dialect(file, schema.text))]
+
+
+def text_part(
+    file: str, dialect: Dialect, block: Block | None = None, on_bad: OnBad = raise_bad_line
+) -> Part:
+    """Return a part with the rows of a text file, or of one of its blocks.
+
+    `on_bad` is called with each line that is not a row.
+    """
+    location = Location(file, unit="line")
     columns = pa.schema([(name, pa.string()) for name in dialect.names])
-    return [Part(Location(file, unit="line"), columns, None, TextRows(file, dialect))]
+    read = partial(_read, location, dialect, block, on_bad)
+    return Part(location, columns, None, read, dialect=dialect)
+
+
+def _read(
+    file: Location,
+    dialect: Dialect,
+    block: Block | None,
+    on_bad: OnBad,
+    names: Sequence[str],
+    coded: Sequence[str],
+) -> Pieces:
+    for each in read_blocks(file.name, dialect.quoted) if block is None else [block]:
+        parsed = parse_block(each, dialect, file.name, coded)
+        for line in parsed.bad:
+            on_bad(line)
+        first, table = 0, parsed.table.select(list(names))
+        is_text = any(pa.types.is_string(type_) for type_ in table.schema.types)
+        for piece in table.to_batches(max_chunksize=PIECE_ROWS if is_text else CODED_ROWS):
+            yield file.numbered(parsed.lines[first : first + piece.num_rows]), piece
+            first += piece.num_rows
 
 
 # Bytes of a file's first block for which the import of TVM saves more time than it takes.
