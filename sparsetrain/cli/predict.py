@@ -69,9 +69,11 @@ def evaluate(
     with StopSignals():
         predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
         needs_labels = bool(predictor.model.all_labels)
-        if needs_labels and predictor.encoder is not None:
-            _require_labels(model, data, predictor.encoder.schema)
-        rows = str(data) if needs_labels else rows_to_rank(resolved, data, predictor.encoder)
+        rows: Any = str(data)
+        if not needs_labels:
+            rows = rows_to_rank(resolved, data, predictor.encoder)
+        elif predictor.encoder is not None:
+            rows = _labelled(model, data, predictor.encoder.schema)
         dataset = st.data.Dataset(
             rows, predictor.encoder, require_label=needs_labels, read_weights=by_weights
         )
@@ -85,7 +87,8 @@ def evaluate(
     emit({**scores, **unseen}, format_scores({data.name: scores}), as_json)
 
 
-def _require_labels(model: Path, data: Path, schema: "st.data.Schema") -> None:
+def _labelled(model: Path, data: Path, schema: "st.data.Schema") -> Any:
+    """Open data; refuse rows without labels."""
     import sparsetrain as st
 
     source = st.data.open_source(str(data), schema)
@@ -95,6 +98,7 @@ def _require_labels(model: Path, data: Path, schema: "st.data.Schema") -> None:
         raise DataError(
             f"{error}; rows without labels: sparsetrain predict {model} {data} --out FILE"
         ) from None
+    return source
 
 
 @with_settings("--warn-unseen", general=False)
@@ -133,8 +137,10 @@ def predict(
                 f"--keep {taken}: a prediction column has the same name; rename the column in the "
                 "data"
             )
-        dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
-        read_kept = _kept_columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
+        encoder = predictor.encoder
+        source = st.data.open_source(str(rows), encoder.schema if encoder else None)
+        dataset = st.data.Dataset(source, encoder, require_label=False)
+        read_kept = _kept_columns(source, list(dict.fromkeys(keep or ())))
         found = predictor.predict(dataset, batch_size=batch_size)
         predicted = dict(zip(columns, found.reshape(len(found), -1).T, strict=True))
         kept = read_kept()
@@ -142,7 +148,7 @@ def predict(
             write_table(pa.table({**kept, **predicted}), draft)
     count = len(found)
     means = {name: float(column.mean(dtype="float64")) for name, column in predicted.items()}
-    unseen = warn_unseen(dataset, predictor.encoder, limit)
+    unseen = warn_unseen(dataset, encoder, limit)
     result = {"rows": count, "out": str(out)}
     result |= {f"mean_{name}": mean for name, mean in means.items()} | unseen
     if columns == [PROBABILITY]:
@@ -153,14 +159,10 @@ def predict(
     emit(result, said, as_json)
 
 
-def _kept_columns(rows: Path, encoder: Any, names: list[str]) -> Callable[[], dict[str, Any]]:
+def _kept_columns(source: Any, names: list[str]) -> Callable[[], dict[str, Any]]:
     """Check that the columns exist; return a function that reads them unchanged, by name."""
-    import sparsetrain as st
-
     if not names:
         return dict
-    source = st.data.open_source(str(rows), encoder.schema)
-    assert isinstance(source, st.data.Source)  # always true for paths
     for part in source.parts:
         if missing := [name for name in names if name not in part.schema.names]:
             raise DataError(

@@ -8,6 +8,7 @@ get each feature as the argument of the same name.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from inspect import Parameter
@@ -24,13 +25,13 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.embedding.bags import ColumnPlacing
 from sparsetrain.embedding.layer import Embedding
 from sparsetrain.embedding.placing import Room
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, DataWarning
 from sparsetrain.labels import Labels
 from sparsetrain.models import summary
 from sparsetrain.models.arguments import check_arguments, constructor_of, plain_value
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import find_features, shared_columns
-from sparsetrain.models.features import Feature, bags_of, require_alike
+from sparsetrain.models.features import Dense, Feature, bags_of, require_alike
 from sparsetrain.models.fields import Fields
 from sparsetrain.models.initialize import Draw, draw_of, initial_params
 from sparsetrain.models.label_loss import loss_of_labels
@@ -147,11 +148,30 @@ class Model(nn.Module):
         **options
             Further arguments of the constructor, such as `dim`.
 
+        Warns
+        -----
+        DataWarning
+            If it learns from labels, and reads none of the encoder's numbers.
+
         Examples
         --------
         >>> model = st.models.DIN.for_encoder(encoder, dim=16)  # doctest: +SKIP
         """
-        return cls(**{**cls._arguments_of(encoder), **options})
+        made = cls(**{**cls._arguments_of(encoder), **options})
+        made.warn_of_unread(encoder)
+        return made
+
+    def warn_of_unread(self, encoder: Encoder) -> None:
+        """Warn if the model learns from labels, and reads none of an encoder's numbers."""
+        names, read = encoder.dense_columns, self.features.values()
+        if names and self.all_labels and not any(isinstance(each, Dense) for each in read):
+            more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+            warnings.warn(
+                f"{type(self).__name__} reads no numbers, and ignores the column {names[0]}{more}: "
+                "choose a model such as DLRM, read them as categories, or leave them out",
+                DataWarning,
+                stacklevel=3,
+            )
 
     @classmethod
     def bins_numbers(cls) -> bool:

@@ -5,6 +5,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.cli.settings.resolve import resolve_settings
+from sparsetrain.errors import DataWarning
 from sparsetrain.sklearn import ClickClassifier
 
 ROWS = {
@@ -40,6 +41,11 @@ def test_a_click_model_takes_all_that_an_encoder_knows(encoder):
 def test_any_other_model_takes_rows_by_name(encoder):
     sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
     assert st.models.SASRec.for_encoder(encoder, dim=4).config()["rows"] == sizes
+
+
+def test_a_model_that_reads_no_numbers_says_so(encoder):
+    with pytest.warns(DataWarning, match="DIN reads no numbers, and ignores the column price: "):
+        st.models.DIN.for_encoder(encoder)
 
 
 def test_an_option_comes_before_what_the_encoder_knows(encoder):

@@ -240,7 +240,9 @@ class ModelSettings(Section):
     def for_encoder(self, encoder: Any, interactions: int = 1, **more: Any) -> Any:
         """Construct the model for an encoder; a user's own class has its own `for_encoder`."""
         if self.own_class is None:
-            return self.build(**{**encoder.model_arguments, **more}, interactions=interactions)
+            made = self.build(**{**encoder.model_arguments, **more}, interactions=interactions)
+            made.warn_of_unread(encoder)
+            return made
         options = self.model_dump(exclude={"name"}, exclude_unset=True) | more
         try:
             return self.own_class.for_encoder(encoder, **options)
