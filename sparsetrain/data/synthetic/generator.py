@@ -5,16 +5,24 @@ A chunk depends only on the seed, its number and its size, so chunks can be made
 any process. A seed fixes the ids and their weights, so take training and test sets from one
 generator, as two ranges of chunks. Numbers can differ in the last digit between processors, since
 NumPy's logarithm and power do.
+
+A file is parquet, with the best possible score in its metadata, or text in Criteo's format: tabs,
+no header, empty fields for missing values. Parquet's page checksums are
+on: without them a flipped bit would go unnoticed.
 """
 
-import math
+import glob
+import json
+from functools import partial
 from os import PathLike
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
 
-from sparsetrain.data.synthetic.ceiling import Truth, sigmoid
-from sparsetrain.data.synthetic.effects import Effects, calibrate
+from sparsetrain.data.synthetic.effects import CeilingMeter, Effects, Truth, calibrate, sigmoid
 from sparsetrain.data.synthetic.sample import (
     CATEGORIES,
     CHUNK,
@@ -25,9 +33,19 @@ from sparsetrain.data.synthetic.sample import (
     Sampler,
     Stream,
 )
-from sparsetrain.data.synthetic.write_file import SCHEMA, write_chunks
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError, first_line
 from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.file_locks import atomic_write, remove_temporaries
+
+SCHEMA = pa.schema(
+    [("label", pa.int32())]
+    + [(name, pa.int32()) for name in INTEGERS]
+    + [(name, pa.string()) for name in CATEGORIES]
+)
+_KEY = b"sparsetrain.synthetic"
+_parquet = partial(pq.ParquetWriter, schema=SCHEMA, compression="zstd", write_page_checksum=True)
+_LIKE_CRITEO = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+_text = partial(csv.CSVWriter, schema=SCHEMA, write_options=_LIKE_CRITEO)
 
 _PILOT_ROWS = 1 << 17
 _MAX_ROWS = 1 << 24  # a chunk's text offsets are int32, and a chunk is held in memory
@@ -145,16 +163,31 @@ class SyntheticCriteo:
             require_int("chunk_rows", chunk_rows, 1, _MAX_ROWS),
         )
         first = require_int("first_chunk", first_chunk, 0)
-        chunks = (self._make(first + i, chunk_rows) for i in range(math.ceil(rows / chunk_rows)))
-        made_by = {
-            "seed": self.seed,
-            "click_rate": self.click_rate,
-            "bayes_auc": self.bayes_auc,
-            "max_cardinality": self.max_cardinality,
-            "first_chunk": first,
-            "chunk_rows": chunk_rows,
-        }
-        return write_chunks(path, chunks, rows, made_by)
+        path = Path(path)
+        if path.is_dir() or not path.parent.is_dir():
+            fix = "it is a folder" if path.is_dir() else f"create the folder {path.parent} first"
+            raise DataError(f"{path}: cannot be written: {fix}")
+        remove_temporaries(path.parent, glob.escape(path.name))
+        is_text = path.suffix.lower() == ".tsv"
+        meter = CeilingMeter()
+        with atomic_write(path) as file, (_text if is_text else _parquet)(file) as writer:
+            for number, start in enumerate(range(0, rows, chunk_rows), first):
+                table, logits = self._make(number, chunk_rows)
+                writer.write_table(table[: rows - start])
+                meter.update(logits[: rows - start])
+            truth = meter.result()
+            if not is_text:
+                made_by = {
+                    "seed": self.seed,
+                    "click_rate": self.click_rate,
+                    "bayes_auc": self.bayes_auc,
+                    "max_cardinality": self.max_cardinality,
+                    "first_chunk": first,
+                    "chunk_rows": chunk_rows,
+                }
+                note = json.dumps({**made_by, "truth": truth._asdict()})
+                writer.add_key_value_metadata({_KEY: note})
+        return truth
 
     def _make(self, k: int, rows: int) -> tuple[pa.Table, np.ndarray]:
         """Return chunk `k` and its true logits, float64 (rows,)."""
@@ -171,6 +204,26 @@ class SyntheticCriteo:
         categories = zip(CATEGORIES, sample.ranks, self._keys, strict=True)
         columns |= {name: hex_column(ranks, key) for name, ranks, key in categories}
         return pa.table(columns, schema=SCHEMA)
+
+
+def read_truth(path: str | PathLike[str]) -> Truth | None:
+    """Return the `Truth` of a file that `SyntheticCriteo.write` wrote; None for other parquet.
+
+    Raises
+    ------
+    DataError
+        If `path` cannot be read as parquet.
+    """
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path} cannot be read as parquet: {first_line(error)}") from None
+    if _KEY not in metadata:
+        return None
+    try:
+        return Truth(**json.loads(metadata[_KEY])["truth"])
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path} has a damaged note of its ceiling: write it again") from None
 
 
 def _between(name: str, value: float, low: float, high: float) -> float:
