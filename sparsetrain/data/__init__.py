@@ -10,6 +10,7 @@ result is a `Batch` with its `Position`.
 """
 
 from sparsetrain.data.batch import Batch as Batch
+from sparsetrain.data.batch import BatchSource as BatchSource
 from sparsetrain.data.batch import Position as Position
 from sparsetrain.data.conversion import convert_files as convert_files
 from sparsetrain.data.encode.encoder import Encoder as Encoder
@@ -23,11 +24,10 @@ from sparsetrain.data.profiling import Profile as Profile
 from sparsetrain.data.profiling import profile as profile
 from sparsetrain.data.ragged import Ragged as Ragged
 from sparsetrain.data.read.open_source import open_source as open_source
-from sparsetrain.data.read.source import BatchSource as BatchSource
 from sparsetrain.data.read.source import Source as Source
 from sparsetrain.data.read.split import split_share as split_share
 from sparsetrain.data.read.split import split_time as split_time
-from sparsetrain.data.read.windows import split_windows as split_windows
+from sparsetrain.data.read.split import split_windows as split_windows
 from sparsetrain.data.rows import Share as Share
 from sparsetrain.data.schema.columns import Columns as Columns
 from sparsetrain.data.schema.columns import find_columns as find_columns

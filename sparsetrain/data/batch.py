@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Batch`: validated rows of one step; its `Position` in the data, and its micro-batches.
+"""`Batch`: validated rows of one step; its `Position` in the data; a user's own batches.
 
 Compiled kernels check neither alignment nor bounds, so everything is checked here, once: types,
 shapes, finiteness, labels and signs. A batch owns its arrays; they are native, C-contiguous and
@@ -9,7 +9,7 @@ read-only. Cost: one copy of the arrays and a few passes over them, under 0.1 ms
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -218,3 +218,57 @@ def _rows(batch: Batch, begin: int, end: int) -> Batch:
         None if array is None else array[rows] for array in (batch.labels, batch.weights)
     )
     return Batch._trusted(batch.dense[rows], take_ids(batch.ids, rows), labels, weights)
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """A user's own batches, of any size and in any order.
+
+    Attributes
+    ----------
+    name : str
+    items : iterable of Batch
+    """
+
+    name: str
+    items: Iterable[Any]
+
+    num_rows = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches.
+
+        Raises
+        ------
+        DataError
+            If an item is not a `Batch`, or there are no items, for example when an iterator is read
+            twice.
+        """
+        index = -1
+        for index, item in enumerate(self.items):
+            if not isinstance(item, Batch):
+                raise DataError(
+                    f"{self.name}: item {index} is a {type(item).__name__}; it must be a Batch: "
+                    f"{_as_batch(item)}"
+                )
+            yield item
+        if index < 0:
+            raise DataError(
+                f"{self.name}: no batches; an iterator can be read only once, "
+                "give a list or an object whose __iter__ starts anew"
+            )
+
+
+def _as_batch(item: Any) -> str:
+    """Describe how to make a batch of an item."""
+    if isinstance(item, (list, tuple)):
+        return "(Batch(*arrays) for arrays in ...) makes batches of dense, ids and labels"
+    if isinstance(item, Mapping):
+        return (
+            "(encoder.encode(table) for table in ...) makes a batch of each dict of columns; rows "
+            "that are dicts can be given as a list, [*rows]"
+        )
+    return (
+        "(encoder.encode(table) for table in ...) makes a batch of each table; to read one table, "
+        "give a DataFrame, an Arrow table or a dict of columns itself"
+    )

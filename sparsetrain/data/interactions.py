@@ -18,8 +18,13 @@ import pyarrow as pa
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.ragged import Ragged, one_each
 from sparsetrain.data.read.interaction_columns import read_columns
-from sparsetrain.data.read.split import timestamp
-from sparsetrain.data.read.windows import Unit, require_unit, window_name, window_starts
+from sparsetrain.data.read.split import (
+    Unit,
+    require_unit,
+    timestamp,
+    window_name,
+    window_starts,
+)
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ConfigError, DataError

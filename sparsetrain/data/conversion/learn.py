@@ -34,7 +34,7 @@ from sparsetrain.data.encode.learn import PieceNumbers, Sampling, numbers_in
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.added_columns import learnt_numbers
-from sparsetrain.data.read.file_systems import size_and_time
+from sparsetrain.data.read.source import size_and_time
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.data.values.arrays import Array

@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.batch import BatchSource
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import FLAG, Number, input_names
 from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.added_columns import with_constants, with_derived
-from sparsetrain.data.read.source import BatchSource, Part, Source, encoder_fingerprint
+from sparsetrain.data.read.source import Part, Source, encoder_fingerprint
 from sparsetrain.data.rows import Rows, joined_ids
 from sparsetrain.data.schema.columns import (
     Columns,

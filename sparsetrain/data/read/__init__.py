@@ -3,5 +3,5 @@
 
 `open_source` dispatches on the kind of data, and has the table of file formats. A `source` has
 parts, a part has pieces. Files are `parquet`, or text (`text_blocks`, `text_rows`). `tables` reads
-tables in memory. `added_columns` adds columns; `split` divides a source in two.
+tables in memory. `added_columns` adds columns; `split` divides a source.
 """

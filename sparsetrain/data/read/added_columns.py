@@ -20,8 +20,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from sparsetrain.data.derived.kind import numbers_of
-from sparsetrain.data.read.file_systems import plain_path
-from sparsetrain.data.read.source import Part, Pieces
+from sparsetrain.data.read.source import Part, Pieces, plain_path
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparsetrain.data.read.file_systems import open_file
 from sparsetrain.data.read.open_source import are_paths, list_files, open_rows
 from sparsetrain.data.read.parquet import is_parquet
+from sparsetrain.data.read.source import open_file
 from sparsetrain.data.read.split import read_times
 from sparsetrain.data.read.tables import names_in
 from sparsetrain.data.read.text_blocks import first_line_of, read_blocks

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from itertools import chain
@@ -18,24 +19,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from sparsetrain.data.batch import Batch
+import pyarrow as pa
+
+from sparsetrain.data.batch import Batch, BatchSource
 from sparsetrain.data.read.added_columns import with_partitions
-from sparsetrain.data.read.file_systems import (
+from sparsetrain.data.read.parquet import is_parquet, parquet_parts
+from sparsetrain.data.read.source import (
+    Part,
+    Source,
     escaped,
-    files_in,
     is_url,
-    normalized,
     open_file,
     plain_path,
+    resolved,
+    spelled,
     suffix_of,
 )
-from sparsetrain.data.read.parquet import is_parquet, parquet_parts
-from sparsetrain.data.read.source import BatchSource, Part, Source
 from sparsetrain.data.read.tables import ONE_COLUMN, is_table, table_source
 from sparsetrain.data.read.text_blocks import DELIMITERS, is_text
 from sparsetrain.data.read.text_rows import text_parts
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.errors import DataError
+from sparsetrain.errors import DataError, first_line
 
 
 class FileFormat(NamedTuple):
@@ -75,12 +79,29 @@ def are_paths(data: Any) -> bool:
     )
 
 
+_SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # a URL shortened by `Path`
+
+
 def list_files(paths: Any) -> list[str]:
     """Return the files of paths, folders and patterns, in this order."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given:
         raise DataError("no path given, and no rows: the list is empty")
-    return [file for path in given for file in _files(normalized(path))]
+    return [file for path in given for file in _files(_normalized(path))]
+
+
+def _normalized(path: str | os.PathLike[str]) -> str:
+    """Return a path or URL as text.
+
+    Raises
+    ------
+    DataError
+        If it contains a null byte, at which C code would cut it off.
+    """
+    text = os.fspath(path)
+    if "\0" in text:
+        raise DataError(f"{text!r}: no path has a null byte")
+    return _SINGLE_SLASH.sub(r"\1://", text)
 
 
 def file_parts(file: str, schema: Schema) -> Iterator[Part]:
@@ -101,29 +122,52 @@ def file_parts(file: str, schema: Schema) -> Iterator[Part]:
 
 def _files(path: str) -> Iterator[str]:
     """Yield the files of one path, folder or pattern."""
-    inside = files_in(path)
+    inside = _files_in(path)
     if inside is not None:
         yield from _data_files(path, inside)
     elif is_url(path) and "*" in path:
         folder = path[: path.rindex("/", 0, path.index("*"))]
-        found = [
-            file
-            for file in files_in(folder) or ()
-            if fnmatch.fnmatchcase(file, path) or fnmatch.fnmatchcase(unquote(file), path)
-        ]
-        if not found:
-            raise DataError(f"{path}: the pattern matches no file")
-        yield from found
+        spellings = ((file, {file, unquote(file)}) for file in _files_in(folder) or ())
+        yield from _found(path, [file for file, names in spellings if fnmatch.filter(names, path)])
     elif not is_url(path) and not os.path.lexists(path) and glob.has_magic(path):
-        found = sorted(glob.glob(path, recursive=True))
-        if not found:
-            raise DataError(f"{path}: the pattern matches no file")
-        for match in found:
+        for match in _found(path, sorted(glob.glob(path, recursive=True))):
             yield from _files(match)
     elif os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: is a pipe or a device; write its rows to a file first")
     else:
         yield path
+
+
+def _found(pattern: str, files: list[str]) -> list[str]:
+    if not files:
+        raise DataError(f"{pattern}: the pattern matches no file")
+    return files
+
+
+def _files_in(path: str) -> list[str] | None:
+    """Return all files below a folder, sorted; None if it is not a folder."""
+    if not is_url(path):
+        if not os.path.isdir(path):
+            return None
+        return [str(file) for file in sorted(Path(path).rglob("*")) if file.is_file()]
+    from pyarrow.fs import FileSelector, FileType
+
+    system, inside = resolved(path)
+    try:
+        if system.get_file_info(inside).type != FileType.Directory:
+            return None
+        found = system.get_file_info(FileSelector(inside, recursive=True))
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read: {first_line(error)}") from None
+    base = spelled(path, inside.rstrip("/"))
+    path = escaped(path)
+    if base not in path or "?" in path:
+        raise DataError(
+            f"{path}: name the files of a folder by URLs without a query or needless % escapes"
+        )
+    start = path[: path.rindex(base)]
+    files = (info.path for info in found if info.type == FileType.File)
+    return sorted(f"{start}{spelled(path, file)}" for file in files)
 
 
 def _data_files(path: str, inside: list[str]) -> list[str]:

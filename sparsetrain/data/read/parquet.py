@@ -25,14 +25,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from sparsetrain.data.read.file_systems import is_url, open_file, size_and_time
 from sparsetrain.data.read.source import (
     CODED_ROWS,
     PIECE_ROWS,
     Part,
     Pieces,
     Range,
+    is_url,
     located,
+    open_file,
+    size_and_time,
 )
 from sparsetrain.data.values.arrow_types import TEXT, is_bag, kind_of
 from sparsetrain.data.values.location import Location

@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Source`: tabular data as a sequence of parts, which are read in pieces.
+"""`Source`: tabular data as a sequence of parts, read in pieces; files by path or URL.
 
 A part is the unit that a shuffle moves (a row group, or a slice of a table); a piece is the unit
 held in memory (a record batch of at most `PIECE_ROWS` rows). No more than a piece is decoded at
-once.
+once. URLs name files on a file system of pyarrow (`s3`, `gs`, `hdfs`, ...) or fsspec.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import IO, Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparsetrain.data.batch import Batch
 from sparsetrain.data.values.arrow_types import has_views, view_lengths, without_views
 from sparsetrain.data.values.location import Location
-from sparsetrain.errors import DataError
+from sparsetrain.errors import DataError, first_line
 
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
 CODED_ROWS = 16 * PIECE_ROWS  # larger, since the dictionary of each piece has to be encoded
@@ -158,55 +160,89 @@ class Source:
         return None if None in counts else sum(count or 0 for count in counts)
 
 
-@dataclass(frozen=True)
-class BatchSource:
-    """A user's own batches, of any size and in any order.
+_OF_ARROW = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_PLAIN = "/:@!$&'()*+,;="  # characters that need no escape in a URL's path
 
-    Attributes
-    ----------
-    name : str
-    items : iterable of Batch
+
+def suffix_of(file: str) -> str:
+    """Return the suffix of a file's name, ignoring a compression suffix."""
+    name, suffix = os.path.splitext(file)
+    return os.path.splitext(name if suffix in _PACKED else file)[1].lower()
+
+
+def is_url(path: str) -> bool:
+    """Return whether this is a URL rather than a path."""
+    return "://" in path
+
+
+def open_file(path: str) -> IO[bytes]:
+    """Open a file to read.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or cannot be opened.
     """
-
-    name: str
-    items: Iterable[Any]
-
-    num_rows = None
-
-    def batches(self) -> Iterator[Batch]:
-        """Yield the batches.
-
-        Raises
-        ------
-        DataError
-            If an item is not a `Batch`, or there are no items, for example when an iterator is read
-            twice.
-        """
-        index = -1
-        for index, item in enumerate(self.items):
-            if not isinstance(item, Batch):
-                raise DataError(
-                    f"{self.name}: item {index} is a {type(item).__name__}; it must be a Batch: "
-                    f"{_as_batch(item)}"
-                )
-            yield item
-        if index < 0:
-            raise DataError(
-                f"{self.name}: no batches; an iterator can be read only once, "
-                "give a list or an object whose __iter__ starts anew"
-            )
+    try:
+        if not is_url(path):
+            return open(path, "rb")
+        system, inside = resolved(path)
+        return system.open_input_file(inside)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, pa.ArrowInvalid) as error:  # ArrowInvalid: a name with two slashes
+        raise DataError(f"{path}: cannot be read: {first_line(error)}") from None
 
 
-def _as_batch(item: Any) -> str:
-    """Describe how to make a batch of an item."""
-    if isinstance(item, (list, tuple)):
-        return "(Batch(*arrays) for arrays in ...) makes batches of dense, ids and labels"
-    if isinstance(item, Mapping):
-        return (
-            "(encoder.encode(table) for table in ...) makes a batch of each dict of columns; rows "
-            "that are dicts can be given as a list, [*rows]"
-        )
-    return (
-        "(encoder.encode(table) for table in ...) makes a batch of each table; to read one table, "
-        "give a DataFrame, an Arrow table or a dict of columns itself"
-    )
+def plain_path(path: str) -> str:
+    """Return a path, or a URL's path, without escapes."""
+    return resolved(path)[1] if is_url(path) else path
+
+
+def size_and_time(path: str) -> tuple[int, int]:
+    """Return a file's size in bytes and modification time in ns."""
+    try:
+        if not is_url(path):
+            found = os.stat(path)
+            return found.st_size, found.st_mtime_ns
+        system, inside = resolved(path)
+        info = system.get_file_info(inside)
+        return int(info.size), int(info.mtime_ns or 0)
+    except (OSError, TypeError) as error:
+        raise DataError(f"{path}: cannot be read: {first_line(error)}") from None
+
+
+def _is_of_arrow(path: str) -> bool:
+    return path.partition("://")[0] in _OF_ARROW
+
+
+def escaped(path: str) -> str:
+    """Return a path or URL, with escapes for characters that Arrow does not accept in a URL."""
+    return quote(path, f"{_PLAIN}?%") if _is_of_arrow(path) else path
+
+
+def spelled(url: str, inside: str) -> str:
+    """Return a path on the file system of `url` as it is spelled in such a URL."""
+    return quote(inside, _PLAIN) if _is_of_arrow(url) else inside
+
+
+@lru_cache(maxsize=1024)
+def resolved(path: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it."""
+    from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+
+    scheme = path.partition("://")[0]
+    try:
+        if _is_of_arrow(path):
+            return FileSystem.from_uri(escaped(path))
+        from fsspec.core import url_to_fs
+
+        system, inside = url_to_fs(path)
+        return PyFileSystem(FSSpecHandler(system)), inside
+    except ImportError as error:
+        raise DataError(
+            f"{path}: {scheme}:// needs fsspec and its package for it ({first_line(error)})"
+        ) from None
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(f"{path}: cannot be reached ({first_line(error)})") from None

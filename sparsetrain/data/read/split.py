@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits of a source into two that share no row: at random, or by time.
+"""Splits of a source that share no row: in two at random or by time, or into windows of time.
 
-Both halves keep the row numbers of the files. Nothing is copied: each half reads all parts and
-drops the rows of the other half. A random split depends on the seed and on a row's position; a
-split by time on the time column alone.
+All keep the row numbers of the files. Nothing is copied: each reads the parts that may have its
+rows, and drops other rows. A random split depends on the seed and on a row's position; a split by
+time on the time column alone.
 
 A time is a number, such as Avazu's YYMMDDHH or seconds, or a date or timestamp (as text in ISO
-8601). Dates and timestamps are compared as seconds since 1970, in UTC if they state no zone.
+8601). Dates and timestamps are compared as seconds since 1970, in UTC if they state no zone. Days
+begin in UTC, weeks on Mondays.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +37,11 @@ from sparsetrain.system.argument_checks import is_number, require_int
 
 # (record batch, its location, number of earlier rows in the part) -> mask of the rows to keep.
 Rule = Callable[[Any, Location, int], Array]
+Unit = Literal["hour", "day", "week", "month"] | float
+_CODES = {"hour": "h", "day": "D", "week": "D", "month": "M"}  # NumPy's units
+_DAY = 86_400
+_MONDAY = 4 * _DAY  # 1970-01-01 was a Thursday
+_YEARS = 9999 * 366 * _DAY  # no time beyond this has a date
 
 
 def split_share(
@@ -131,6 +138,59 @@ def split_time(
             raise DataError(f"{opened.name}: no row has {column} {'>=' if later else '<'} {at}")
         halves.append(replace(opened, parts=tuple(parts)))
     return halves[0], halves[1]
+
+
+def split_windows(
+    source: Any, column: str, unit: Unit, *, schema: Schema | str | Path | None = None
+) -> list[tuple[str, Source]]:
+    """Split by windows of a time column, in order of time; windows without rows are left out.
+
+    Parameters
+    ----------
+    source : anything `open_source` takes, except batches
+    column : str
+        A column of dates, timestamps or numbers.
+    unit : {"hour", "day", "week", "month"} or float
+        A named unit reads numbers as seconds since 1970. A number is a span in the column's own
+        units, such as 100 for days of Avazu's YYMMDDHH.
+    schema : Schema or path, optional
+        As `open_source` takes it.
+
+    Returns
+    -------
+    list of (str, Source)
+        The beginning of each window, such as ``"2014-10-21"``, and its rows.
+
+    Raises
+    ------
+    ConfigError
+        If `unit` is not one of these.
+    DataError
+        If the column or one of its values is missing, or a number of seconds has no date.
+
+    Examples
+    --------
+    >>> rows = {"hour": [14102100, 14102123, 14102207], "C1": [1, 2, 3]}
+    >>> parts = split_windows(rows, "hour", 100)
+    >>> [(name, part.num_rows) for name, part in parts]
+    [('14102100', 2), ('14102200', 1)]
+    """
+    require_unit(unit)
+    opened = open_rows(source, replace(Schema.read(schema), time=column))
+    starts: set[float] = set()
+    for part in opened.parts:
+        if part.is_stream:
+            raise DataError(f"{opened.name}: a stream is read once; windows need a file or a frame")
+        require_times(part, column)
+        for location, piece in part.pieces([column]):
+            times = read_times(piece.column(column), location.of_column(column))
+            starts.update(window_starts(times, unit, location.of_column(column)).tolist())
+    found = []
+    for start, end in pairwise([*sorted(starts), math.inf]):
+        later = (half for part in opened.parts for half in of_part(part, column, start, True))
+        parts = (half for part in later for half in of_part(part, column, end, False))
+        found.append((window_name(start, unit), replace(opened, parts=tuple(parts))))
+    return found
 
 
 def _has_rows(part: Part, column: str) -> bool:
@@ -234,3 +294,37 @@ def read_times(array: Any, location: Location) -> Array:
         values = values / 1e6
     location.refuse(missing, lambda row: "the time is null; drop the row")
     return values
+
+
+def window_starts(times: Array, unit: Unit, location: Location | None = None) -> Array:
+    """Return the beginning of the window of each time, (n,) float64.
+
+    Raises
+    ------
+    DataError
+        If a time has no date and the unit needs one; the message names the row in `location`.
+    """
+    if not isinstance(unit, str):
+        return np.floor(times / unit) * unit
+    location = location or Location("table")
+    dated = np.abs(times) < _YEARS
+    location.refuse(~dated, lambda row: f"{times[row]} is not a date in seconds since 1970")
+    if unit == "week":
+        return np.floor((times - _MONDAY) / (7 * _DAY)) * 7 * _DAY + _MONDAY
+    seconds = np.floor(times).astype("datetime64[s]")
+    return seconds.astype(f"datetime64[{_CODES[unit]}]").astype(seconds.dtype).astype(np.int64)
+
+
+def window_name(start: float, unit: Unit) -> str:
+    """Return the beginning of a window as a date, or a number."""
+    if not isinstance(unit, str):
+        return f"{start:.15g}"
+    return str(np.datetime64(int(start), "s").astype(f"datetime64[{_CODES[unit]}]"))
+
+
+def require_unit(unit: Any) -> None:
+    """Raise `ConfigError` unless `unit` is one of `Unit`."""
+    if not (unit in _CODES if isinstance(unit, str) else is_number(unit) and unit > 0):
+        raise ConfigError(
+            f"window is {unit!r:.60}; it must be {', '.join(map(repr, _CODES))} or a number above 0"
+        )

@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.read.file_systems import open_file, suffix_of
+from sparsetrain.data.read.source import open_file, suffix_of
 from sparsetrain.data.schema.schema import TextFormat
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataError, first_line

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sparsetrain.data.batch import Position
-from sparsetrain.data.read.file_systems import open_file
 from sparsetrain.data.read.open_source import are_paths, list_files
+from sparsetrain.data.read.source import open_file
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, first_line
 from sparsetrain.training.fit.arguments import FitArguments
 from sparsetrain.training.run.state import RunState
