@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from sparsetrain.errors import ConfigError, nearest
 
 
-def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]:
-    """Return, for each feature, the position of its table's owner.
+def tables_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the name of each feature's table, which is its owner's name.
 
     `share` maps each feature without its own table to that owner.
     """
@@ -31,14 +31,38 @@ def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]
             )
     if share and len({*names}) != len(names):
         raise ConfigError(f"share_embedding: names must differ: {', '.join(names)}")
-    return tuple(
-        names.index(share[name]) if name in share else index for index, name in enumerate(names)
-    )
+    return tuple(share.get(name, name) for name in names)
+
+
+def require_alike(
+    cls: str, columns: Sequence[str], own: Sequence[str], known: Sequence[str]
+) -> None:
+    """Refuse a model of class `cls` if a column's table differs from `known`, the encoder's."""
+    for column, mine, theirs in zip(columns, own, known, strict=True):
+        if mine != theirs:
+            raise ConfigError(
+                f"{cls}: {column} {_place(column, mine)}, but in the encoder it "
+                f"{_place(column, theirs)}: give the model share_embedding=encoder.share_embedding"
+            )
+
+
+def require_shared(cls: str, column: str, other: str, known: Mapping[str, str]) -> None:
+    """Refuse columns with one table in a model of class `cls`, but not in `known`, the encoder."""
+    if known[column] != known[other]:
+        raise ConfigError(
+            f"{cls}: {other} and {column} are ids of one table, but the encoder numbers them "
+            f"apart: give {column} share_embedding = {other!r} in the schema, as "
+            f"schema.with_shared({{{column!r}: {other!r}}}) does"
+        )
 
 
 def describe_sharing(names: Sequence[str], share: Mapping[str, str]) -> list[str]:
     """Describe the shared tables: for each of `names` without its own table, the owner."""
     return [f"{name} shares the table of {share[name]}" for name in names if name in share]
+
+
+def _place(column: str, table: str) -> str:
+    return "has a table of its own" if table == column else f"shares the table of {table}"
 
 
 def _wrong(name: str, why: str) -> ConfigError:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 
-from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.shared_tables import tables_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_table_dtype
 from sparsetrain.labels.labels import Labels, click
@@ -304,14 +304,15 @@ def _bins(cls: str, bins: Any) -> list[list[float]] | None:
     return found
 
 
-def _tables_of(cls: str, config: Mapping[str, Any]) -> list[str]:
+def _tables_of(cls: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the name of each feature's table; refuse features with a different number of rows."""
     names, rows = config["names"], config["rows"]
-    owners = owners_of(names, config["share_embedding"] or {})
-    for name, own, owner in zip(names, rows, owners, strict=True):
-        if own != rows[owner]:
+    tables = tables_of(names, config["share_embedding"] or {})
+    heights = dict(zip(names, rows, strict=True))
+    for name, table in zip(names, tables, strict=True):
+        if heights[name] != heights[table]:
             raise ConfigError(
-                f"{cls}: {name} has {own} rows, but shares the table of {names[owner]}, which "
-                f"has {rows[owner]}; give both the same"
+                f"{cls}: {name} has {heights[name]} rows, but shares the table of {table}, which "
+                f"has {heights[table]}; give both the same"
             )
-    return [names[owner] for owner in owners]
+    return tables

@@ -14,7 +14,7 @@ from math import sqrt
 from typing import Any, Literal
 
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.shared_tables import tables_of
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.kernels.table_formats import TableDtype, format_of
 from sparsetrain.models.arguments import check_config, constructor_of, is_own
@@ -150,11 +150,13 @@ class ClickModel(Model):
         self.label_weights = self._config["label_weights"] or {}
         check_label_weights(self.label_weights, self.all_labels)
         # TVM rejects NumPy's integers as extents; `_config` has Python's.
-        rows, names, owners = self._config["rows"], self._config["names"], self.owners()
-        named = [names[owner] for owner in owners]
+        rows, names = self._config["rows"], self._config["names"]
+        named = tables_of(names, self._config["share_embedding"] or {})
         self.widths = widths_of(self._config["dim"], named)
         own = [width + self.num_weights for width in self.widths.features]
-        tables = [Table(names[f], rows[f], own[f]) for f in range(len(rows)) if owners[f] == f]
+        tables = [
+            Table(names[f], rows[f], own[f]) for f in range(len(rows)) if names[f] == named[f]
+        ]
         self.embeddings = EmbeddingBagCollection(
             tables,
             named,
@@ -170,7 +172,7 @@ class ClickModel(Model):
         self.features = {
             "dense": Dense(num_dense),
             "embedded": Fields(
-                self.embeddings, names, rows, owners, located, num_dense, self.numbers, join
+                self.embeddings, names, rows, named, located, num_dense, self.numbers, join
             ),
         }
 
@@ -227,7 +229,3 @@ class ClickModel(Model):
         """As in `Model`, but refuse tables that can only be read."""
         format_of(self._config["table_dtype"]).require_trainable()
         return uniform(sqrt(1 / shape[0])), f"embeddings.{table}"
-
-    def owners(self) -> tuple[int, ...]:
-        """For each feature, the index of the feature that owns its table."""
-        return owners_of(self._config["names"], self._config["share_embedding"] or {})

@@ -16,10 +16,10 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.shared_tables import require_alike
 from sparsetrain.embedding.bags import BagPlacing
 from sparsetrain.embedding.collection import EmbeddingBagCollection, Placement
 from sparsetrain.embedding.placing import Placing, Room
-from sparsetrain.errors import ConfigError
 from sparsetrain.models.features import Arrays, Feature, Ids, Specs
 from sparsetrain.models.numbers import NumberEmbedding
 
@@ -58,8 +58,8 @@ class Fields(Feature):
         Names of the columns, and of their tables unless shared.
     rows : sequence of F int
         Number of rows of each column's table.
-    owners : sequence of F int
-        For each column, the position of its table's owner.
+    tables : sequence of F str
+        Name of each column's table.
     arguments : sequence of str
         Names of the program's arguments: the first of ``("rows", "offsets", "weights")``, or the
         first two or three for pooled lists. If tables have several widths, these names end with the
@@ -85,7 +85,7 @@ class Fields(Feature):
         embeddings: EmbeddingBagCollection,
         names: Sequence[str],
         rows: Sequence[int],
-        owners: Sequence[int],
+        tables: Sequence[str],
         arguments: Sequence[str],
         num_dense: int = 0,
         numbers: NumberEmbedding | None = None,
@@ -100,7 +100,8 @@ class Fields(Feature):
         ]
         self._embeddings, self._num_dense, self._numbers = embeddings, num_dense, numbers
         self._join = join
-        self.names, self._rows, self.owners = list(names), list(rows), tuple(owners)
+        self.names, self._rows = list(names), list(rows)
+        self._tables = dict(zip(names, tables, strict=True))
         self._has_bags, self._is_weighted = len(arguments) > 1, len(arguments) > 2
 
     def _storage(self, width: int) -> str:
@@ -256,9 +257,8 @@ class Fields(Feature):
 
     def table_of(self, name: str, column: str) -> str | None:
         """Return the name of a column's table, as in saved runs; None for other columns."""
-        if column not in self.names:
-            return None
-        return f"{self.attribute}.{self.names[self.owners[self.names.index(column)]]}.weight"
+        table = self._tables.get(column)
+        return None if table is None else f"{self.attribute}.{table}.weight"
 
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> None:
         """Refuse an encoder in which columns share tables differently than in the model.
@@ -270,16 +270,11 @@ class Fields(Feature):
         ConfigError
             If a column differs; the message names it.
         """
-        wanted = encoder.known_owners
-        if wanted is None or len(self.owners) != len(wanted):  # the first batch will be refused
+        known = encoder.known_tables
+        if known is None or len(self.names) != len(known):  # the first batch will be refused
             return
-        for column, mine, theirs in zip(encoder.columns, self.owners, wanted, strict=True):
-            if mine != theirs:
-                raise ConfigError(
-                    f"{cls}: {column} {_owner(mine, encoder.columns, column)}, but in the encoder "
-                    f"it {_owner(theirs, encoder.columns, column)}: give the model "
-                    "share_embedding=encoder.share_embedding"
-                )
+        called = dict(zip(self.names, known, strict=True))  # by position, so names may differ
+        require_alike(cls, [*known], [called[t] for t in self._tables.values()], [*known.values()])
 
 
 def flat(vectors: nn.Tensor) -> nn.Tensor:
@@ -309,8 +304,3 @@ def in_order(vectors: Sequence[nn.Tensor], features: Sequence[Sequence[int]]) ->
         cut = nn.op.split(flat(one), cuts, axis=1) if cuts else [flat(one)]
         pieces |= {positions[n]: piece for n, piece in zip(first, cut, strict=True)}
     return nn.op.concat([pieces[position] for position in sorted(pieces)], dim=1)
-
-
-def _owner(owner: int, columns: Sequence[str], name: str) -> str:
-    shared = columns[owner]
-    return "has a table of its own" if shared == name else f"shares the table of {shared}"

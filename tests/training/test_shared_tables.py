@@ -217,7 +217,9 @@ def test_a_model_without_shared_tables_is_as_ever():
     assert alone.config()["share_embedding"] is None
     assert model(share_embedding={}).config() == alone.config()
     assert list(alone.tables()[STORAGE]) == ["user", "history", "item"]
-    assert alone.owners() == (0, 1, 2)
+    assert [alone.table_of(name) for name in NAMES] == [
+        f"embeddings.{name}.weight" for name in NAMES
+    ]
 
 
 SCHEMA = st.data.Schema(

@@ -23,7 +23,6 @@ from sparsetrain.data.columns.vocabulary import MIN_CAP, Vocabulary
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import AUTO, Columns, check_treat_as
 from sparsetrain.data.schema.schema import ColumnRule, Schema
-from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag, is_unsigned, read_values
 from sparsetrain.data.values.arrow_values import NanRule
@@ -237,13 +236,11 @@ def blank_categories(
     found: Columns, data: pa.Schema, schema: Schema, blank: Values
 ) -> tuple[Category, ...]:
     """Return the category columns found in a file, with the rules of a schema."""
-    share, rule = schema.share_embedding, schema.rule
-    if share:
-        owners_of(found.categories, share)  # checked before any data are read
     types = {name: data.field(name).type for name in found.categories}
+    tables = schema.tables_of(found.categories)
     return tuple(
-        Category(name, share.get(name, name), blank, rule(name), is_bag(type_), is_unsigned(type_))
-        for name, type_ in types.items()
+        Category(name, table, blank, schema.rule(name), is_bag(type_), is_unsigned(type_))
+        for (name, type_), table in zip(types.items(), tables, strict=True)
     )
 
 

@@ -34,7 +34,6 @@ from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
 from sparsetrain.data.encode.older_state import of_version_2
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.schema.schema_file import fill
-from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import CheckpointError, ConfigError, first_line
 from sparsetrain.parsing.identity import KINDS, WHOLE
@@ -151,32 +150,30 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fiel
     version = manifest.get("version")
     known = version in (_VERSION, _OLDER)
     _expect(known, f"has version {version!r}, but this program reads {_VERSION} and {_OLDER}")
-    read, owners = _read_manifest(manifest)
+    read, tables = _read_manifest(manifest)
     if read.encoded:
         _expect(not arrays, "has arrays that already encoded data does not need")
         values: Sequence[Values] = [PlainIds(n) for n in read.rows]
     else:
-        values = _vocabularies(read, owners, arrays)
-    share, rule = read.schema.share_embedding, read.schema.rule
+        values = _vocabularies(read, tables, arrays)
+    by_name, rule = dict(zip(read.columns, values, strict=True)), read.schema.rule
     features = tuple(
-        Category(name, share.get(name, name), own, rule(name), is_bag, name in read.unsigned)
-        for name, is_bag, own in zip(
-            read.columns, read.bags, (values[owner] for owner in owners), strict=True
-        )
+        Category(name, table, by_name[table], rule(name), is_bag, name in read.unsigned)
+        for name, table, is_bag in zip(read.columns, tables, read.bags, strict=True)
     )
     dense = dense_columns(read.dense_columns, read.encoded, read.settings, read.schema)
     same = {name: getattr(read, name) for name in ("settings", "encoded", "layout", "schema")}
     return {**same, "dense": dense, "features": features}
 
 
-def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, ...]]:
-    """Return the manifest, and for each column the owner of its table."""
+def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[str, ...]]:
+    """Return the manifest, and the name of each column's table."""
     known = {
         field.name: manifest[field.name] for field in fields_of(_Manifest) if field.name in manifest
     }
     try:
         read = fill(known, _Manifest, "manifest")
-        owners = owners_of(read.columns, read.schema.share_embedding)
+        tables = read.schema.tables_of(read.columns)
     except ConfigError as error:
         raise CheckpointError(
             f"the saved encoder: {error}; take the encoder from a finished run"
@@ -190,17 +187,18 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
         _expect(fits, f"has more or fewer {name} than columns")
     least = 1 if read.encoded else FIRST
     _expect(all(least <= n <= LIMIT for n in read.rows), "has a table of impossible size")
-    same = all(read.rows[owner] == rows for owner, rows in zip(owners, read.rows, strict=True))
+    rows = dict(zip(read.columns, read.rows, strict=True))
+    same = [rows[table] for table in tables] == [*read.rows]
     _expect(same, "has columns of one table with different numbers of rows")
     _expect({*read.unsigned} <= {*read.columns}, "names no columns in 'unsigned'")
     _expect(read.encoded or {*read.kinds} <= {*KINDS}, "names no kind in 'kinds'")
     shares = read.encoded or all(n is not None and 0 <= n <= 1 for n in read.rare_shares)
     _expect(shares, "has no shares in 'rare_shares'")
-    return read, owners
+    return read, tables
 
 
 def _vocabularies(
-    read: _Manifest, owners: Sequence[int], arrays: Mapping[str, Array]
+    read: _Manifest, tables: Sequence[str], arrays: Mapping[str, Array]
 ) -> list[Vocabulary]:
     """Return a vocabulary per column, empty if the column has no table of its own."""
     _expect(arrays.keys() == _ARRAYS, "has unknown or missing arrays")
@@ -221,7 +219,7 @@ def _vocabularies(
         words = tuple(texts[own]), arrays["text_ids"][own].copy()
         kind = (read.kinds[index] if read.kinds else None) or WHOLE
         made = Vocabulary(kind, *keys, *words, read.rows[index], nan, read.rare_shares[index])
-        _check_values(made, has_table=owners[index] == index)
+        _check_values(made, has_table=tables[index] == read.columns[index])
         found.append(made if read.kinds else _with_kind(read, index, made))
     return found
 

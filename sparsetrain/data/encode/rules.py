@@ -16,7 +16,6 @@ from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
 from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.encoder_state import Fields, fingerprint_of
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 
 
@@ -133,14 +132,13 @@ class Rules:
         return self.schema.share_embedding
 
     @property
-    def owners(self) -> tuple[int, ...]:
-        """For each category column, the position of its table's owner."""
-        return owners_of(self.columns, self.share_embedding)
+    def known_tables(self) -> dict[str, str] | None:
+        """The name of each category column's table, which is its owner's name.
 
-    @property
-    def known_owners(self) -> tuple[int, ...] | None:
-        """As `owners`; None if ids came already encoded, since they may share tables in any way."""
-        return self.owners if self.reserves or self.share_embedding else None
+        None if ids came already encoded, since they may share tables in any way.
+        """
+        known = self.reserves or self.share_embedding
+        return {column.name: column.owner for column in self.features} if known else None
 
     @property
     def reserves(self) -> bool:

@@ -8,7 +8,7 @@ known key. It is saved with the encoder, so a model scores data with the schema 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from sparsetrain.data.dense.vector import Vectors
 from sparsetrain.data.derived.kind import check_counts
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema_file import as_toml, fill, parse
-from sparsetrain.data.shared_tables import owners_of
+from sparsetrain.data.shared_tables import tables_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.labels.labels import Labels, click
 from sparsetrain.parsing.identity import KINDS
@@ -190,6 +190,11 @@ class Schema(
         """Column without a table of its own -> column that owns its table."""
         pairs = ((name, rule.share_embedding) for name, rule in self.columns.items())
         return {name: owner for name, owner in pairs if owner is not None}
+
+    def tables_of(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the name of each category column's table, which is its owner's name."""
+        share = self.share_embedding
+        return tables_of(columns, share) if share else tuple(columns)
 
     @property
     def to_learn(self) -> dict[str, Derived]:
@@ -391,7 +396,7 @@ def _check_sharing(schema: Schema) -> None:
         require_type(f"columns.{name}.share_embedding", owner, str, "the name of a column")
     # Without `categories`, the columns are unknown until data are read.
     known = schema.categories or tuple(dict.fromkeys([*share, *share.values()]))
-    owners_of(known, share)
+    schema.tables_of(known)
     for name, owner in share.items():
         for key in ("min_count", "max_rows", "kind"):
             own, its = getattr(schema.rule(name), key), getattr(schema.rule(owner), key)
