@@ -57,7 +57,7 @@ AXES = {
         r"|\.lags\b|\blagging\b|\bstamp(ed|s)?\b|\bLAST\b|max_replayed"
         r"|(table|params)\.(flush|current)\(",
         r"^tables/",
-        14,
+        12,
     ),
     "bags": Axis(
         r"\bhas_bags\b|\bpooling\b|(?<!rows are )\bweighted\b|\bbags\b",

@@ -85,7 +85,7 @@ def compare(
             planned = st.compare.tables_of_data(file, base, batch_size, encoder=encoder)
         else:
             planned = st.compare.sweep(base, formulas)
-        arms = [arm for arm in st.compare.ARMS if not (own and arm == "exact")]
+        arms = [name for name, arm in st.compare.ARMS.items() if not (own and arm.of_sweeps)]
         made = _measure(planned, arms, out / "compare.json")
         files = [out / "compare.json", *_draw(_by_formula(made), out)]
     seconds = time.monotonic() - begin

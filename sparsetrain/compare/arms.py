@@ -33,6 +33,7 @@ class Arm(NamedTuple):
     prepare: Callable[[Case], Step]  # returns a function that takes a step and returns the table
     memory: Callable[[Case], int]  # bytes that a step needs on top of table, slots and cotangent
     unsupported: Callable[[Case], str | None] = lambda case: None  # why it cannot run a case
+    of_sweeps: bool = False  # whether only sweeps measure it, not a user's own tables
 
     def peak_bytes(self, case: Case) -> int:
         """Return the bytes that a measurement holds at its peak."""
@@ -99,5 +100,5 @@ ARMS = {
     "stock": Arm(True, _stock, _stock_memory, _stock_unsupported),
     "dense": Arm(True, partial(_update, "dense", "dense"), _dense_memory),
     "sparse": Arm(False, partial(_update, "sparse", "lazy"), _sparse_memory),
-    "exact": Arm(False, partial(_update, "sparse", "exact"), _sparse_memory, _exact_is_lazy),
+    "exact": Arm(False, partial(_update, "sparse", "exact"), _sparse_memory, _exact_is_lazy, True),
 }

@@ -12,7 +12,7 @@ from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError
 from sparsetrain.runtime.tensors import editable_numpy
 from sparsetrain.tables.formula import Range, Rule
-from sparsetrain.tables.replay import History
+from sparsetrain.tables.history import History
 from sparsetrain.tables.slots import LAST, UNTOUCHED
 from sparsetrain.tables.state_dict import HISTORY
 from sparsetrain.tables.table import Table

@@ -27,7 +27,7 @@ from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan, rows_below, same_ids
 from sparsetrain.tables import replay
 from sparsetrain.tables.formula import KernelSpec, Range, Rule
-from sparsetrain.tables.replay import History
+from sparsetrain.tables.history import History
 from sparsetrain.tables.slots import LAST, UNTOUCHED, Span, Target, matrix_shape
 
 FOREVER = 2**31 - 1  # no limit

@@ -47,7 +47,6 @@ KERNELS: dict[str, Any] = {
     "gradients times a number": arrays.scale_kernel,
     "sum of squares": arrays.squares_kernel,
     "check for NaN and infinity": partial(nonfinite_kernel, search=arrays.search_all),
-    "catching up rows": updates.catch_up_kernel,
     "a number for many rows": launch.fill_,
-    "tasks of catching up rows": lambda rows: max(1, -(-rows // parts.THREADS)),
+    **updates.KERNELS,
 }

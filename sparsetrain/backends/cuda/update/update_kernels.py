@@ -33,6 +33,7 @@ from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.optim.update.row_update import Runs
 from sparsetrain.tables import replay
 from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.history import columns
 from sparsetrain.tables.kernel_parts import Parameter, is_flat, scalars
 from sparsetrain.tables.multiply_add import define_multiply_add
 
@@ -230,7 +231,7 @@ def catch_up_kernel(
         parameter = Parameter.declare(spec, table, width, dtype)
         parameter.lanes = vector_lanes(width, dtype)
         last = buffer("last", (table,), "int32")
-        history = buffer("history", (steps, replay.columns(spec, dtype)), "float64")
+        history = buffer("history", (steps, columns(spec, dtype)), "float64")
         replayed = buffer("replayed", (strips,), "int64")
         nothing = scalar("zero", format_of(dtype).computed)
         first, end = scalar("first", "int64"), scalar("end", "int64")
@@ -253,3 +254,9 @@ def catch_up_kernel(
                     T.buffer_store(mine, mine[0] + counts[k + 1], [0])
                 T.buffer_store(replayed, mine[0], [block])
     return built.get()
+
+
+KERNELS = {
+    "catching up rows": catch_up_kernel,
+    "tasks of catching up rows": lambda rows: max(1, -(-rows // THREADS)),
+}
