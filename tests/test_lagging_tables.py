@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
+from sparsetrain import checkpoint
 from sparsetrain.cli.report.facts import read_facts
 from sparsetrain.parallel.group import Group
 from sparsetrain.runtime import as_numpy
@@ -66,6 +67,13 @@ def reported(trainer: Any, place: Path) -> dict[str, Any]:
     return {table.name: np.array([table.mean_norm, table.max_norm]) for table in facts.tables}
 
 
+def saved_by_loop(trainer: Any, place: Path) -> dict[str, np.ndarray]:
+    folder = folder_of(trainer, place)
+    trainer.optimizer.save(folder, trainer.params, trainer.state)
+    with checkpoint.opened(folder) as found:
+        return {name: found.read(name) for name in found.kinds}
+
+
 def other_tables(trainer: Any, _place: Path) -> dict[str, np.ndarray]:
     trainer.load_table("C1", np.zeros((small_dlrm.ROWS[0], 8), np.float32))
     return dict(trainer.state_dict())
@@ -100,6 +108,12 @@ READS: dict[str, Callable[[Any, Path], Any]] = {
     "an entry of params": lambda trainer, _: as_numpy(
         trainer.params[next(iter(trainer.model.tables()))]
     ),
+    "a loop's save": saved_by_loop,
+    "a loop's flush": lambda trainer, _: [
+        trainer.optimizer.flush_(trainer.params, trainer.state),
+        {name: as_numpy(weight) for name, weight in trainer.params.weights.items()},
+    ][1],
+    "views": lambda trainer, _: {n: v.copy() for n, v in trainer.params.views().items()},
     "all of params": lambda trainer, _: {n: as_numpy(w) for n, w in dict(trainer.params).items()},
     "a program of one's own": lambda trainer, _: as_numpy(
         trainer.program(trainer.params, trainer.model.inputs(small_dlrm.batch(16, 99)))[0]
@@ -206,6 +220,30 @@ def test_exports_and_deltas_have_the_rows_of_the_dense_twin(tmp_path, exporting)
 
     found, expected = (list(files(mode).values()) for mode in ("exact", "dense"))
     assert_same(dict(enumerate(found)), dict(enumerate(expected)))
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("way", ["parameters", "state_dict", "numpy"])
+def test_layers_of_pytorch_have_the_rows_of_the_dense_twin(way):
+    torch = pytest.importorskip("torch")
+    ways = {
+        "parameters": lambda layer: next(layer.parameters()).detach().tolist(),
+        "state_dict": lambda layer: layer.state_dict()["weight"].tolist(),
+        "numpy": lambda layer: np.from_dlpack(layer.weight.detach()).copy(),
+    }
+
+    def found(mode: str) -> Any:
+        torch.manual_seed(0)
+        layer = st.torch.RowSparseEmbedding(60, 8)
+        rule = st.optim.adam(0.05, mode=mode, update="sparse" if mode == "exact" else None)
+        optimizer = st.torch.RowSparseOptimizer(layer.parameters(), rule)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            layer(torch.tensor([step, step + 1])).square().sum().backward()
+            optimizer.step()
+        return ways[way](layer)
+
+    assert_same(found("exact"), found("dense"))
 
 
 @pytest.mark.peers
