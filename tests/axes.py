@@ -82,8 +82,8 @@ AXES = {
     "several processes": Axis(
         r"\b(self|asked|trainer|predictor)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]"
         r"|\btrain\.parts|\bparts: (int|Count)|processes_started|\bShards?\b",
-        r"^parallel/|/launcher|training/processes",
-        11,
+        r"^parallel/|/launcher|/processes",
+        9,
     ),
     "ranking": Axis(
         r'"ranking"|\bretrieval\.|\brecommend\(|\bnegatives\b|item_vectors',

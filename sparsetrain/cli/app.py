@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -23,6 +23,7 @@ from sparsetrain.cli import (
     listings,
     plot,
     predict,
+    processes,
     schema,
     train,
     tune,
@@ -34,7 +35,6 @@ from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open
 from sparsetrain.cli.ranking.recommend import recommend
 from sparsetrain.cli.report import report
 from sparsetrain.cli.stop import Stopped
-from sparsetrain.cli.trainers import joined
 from sparsetrain.errors import (
     ConfigError,
     DataError,
@@ -43,7 +43,7 @@ from sparsetrain.errors import (
     SparsetrainError,
 )
 from sparsetrain.system.file_locks import is_disk_full
-from sparsetrain.system.launcher import is_first, processes_started, rank
+from sparsetrain.system.launcher import is_first
 
 app = typer.Typer(
     cls=GroupedCommands,
@@ -118,14 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "" in texts:  # an empty path would mean the current folder
             raise ConfigError("an argument is empty; is a shell variable not set?")
         command = next((text for text in texts if not text.startswith("-")), "train")
-        several = processes_started() > 1
-        if several and command not in ("train", "doctor"):
-            raise ConfigError(
-                "only `train` and `doctor` run in several processes: start a single process"
-            )
-        # Join before anything can fail: MPI_Init waits for every process, even one that has ended.
-        joins = several and command == "train"
-        with joined().comm.guard(Exception) if joins else nullcontext(), data_warnings_as_notes():
+        with processes.guard(command), data_warnings_as_notes():
             code = app(texts, prog_name="sparsetrain", standalone_mode=False) or 0
         sys.stdout.flush()
         return code
@@ -139,8 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code, message = explain(error)
         if isinstance(error, ParallelError) and not is_first():
             return code
-        whose = f"rank {rank()}: " * (processes_started() > 1)
-        _print_error(f"sparsetrain: {whose}{message}")
+        _print_error(f"sparsetrain: {processes.whose()}{message}")
         return code
 
 

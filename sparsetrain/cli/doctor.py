@@ -6,7 +6,6 @@ A check that fails is reported in its line, and the remaining checks still run.
 
 import os
 import platform
-import time
 from collections.abc import Callable
 from importlib import metadata
 
@@ -15,9 +14,8 @@ import typer
 import sparsetrain
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
-from sparsetrain.cli.trainers import joined
+from sparsetrain.cli.processes import measured
 from sparsetrain.errors import ResourceError
-from sparsetrain.system.launcher import processes_started
 from sparsetrain.training.progress import format_count
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pyarrow", "pandas", "scipy", "pydantic")
@@ -110,24 +108,6 @@ def _cuda() -> str:
     return backend.describe() if why_not is None else f"no: {why_not}"
 
 
-def _processes() -> str:
-    import numpy as np
-
-    started = processes_started()
-    if started == 1:
-        return "1; mpiexec -n 2 sparsetrain doctor measures what two say to each other"
-    comm = joined().comm
-    array = np.zeros((comm.size, 1 << 20), np.uint8)
-    times = []
-    for _ in range(_EXCHANGES):
-        began = time.perf_counter()
-        comm.swap(array)
-        times.append(time.perf_counter() - began)
-    hosts = format_count(len({*comm.hosts}), "machine")
-    return f"{comm.size} on {hosts}, by {comm.engine}; 1 MiB to each in {min(times) * 1e3:.2f} ms"
-
-
-_EXCHANGES = 10
 _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "sparsetrain": lambda: sparsetrain.__version__,
     "python": lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}",
@@ -139,5 +119,5 @@ _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "memory": _memory,
     "compiled": _cache,
     "cuda": _cuda,
-    "processes": _processes,
+    "processes": measured,
 }

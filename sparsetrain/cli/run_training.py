@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note, warn_if_useless
 from sparsetrain.cli.output_files import require_free, require_writable
+from sparsetrain.cli.processes import with_parts
 from sparsetrain.cli.ranking import find_interactions, ranking_options
 from sparsetrain.cli.resume import EarlierRun
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files, Rows, find_rows
-from sparsetrain.cli.trainers import trainer_for, with_parts
+from sparsetrain.cli.trainers import trainer_for
 
 if TYPE_CHECKING:
     import sparsetrain as st

@@ -11,12 +11,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note
+from sparsetrain.cli.processes import accumulate_of, group_of
 from sparsetrain.cli.resume import EarlierRun, require_same_schema
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.settings.model_class import model_class
 from sparsetrain.cli.train_files import Rows
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.system.launcher import is_torchrun, processes_started
 from sparsetrain.training.progress import format_count
 
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ def load(run: EarlierRun, checkpoint: str) -> st.Trainer:
         target=settings.train.target,
         optimizer=make_optimizer(settings) if changed else None,
         model=settings.model.own_class,
-        parallel=_group(settings),
+        parallel=group_of(settings),
         **settings.train.arithmetic,
     )
     trainer.seed = settings.train.seed
-    trainer.accumulate = _accumulate(settings)
+    trainer.accumulate = accumulate_of(settings)
     return trainer
 
 
@@ -146,54 +146,10 @@ def _build(settings: Settings, encoder: st.data.Encoder, interactions: int) -> s
         target=settings.train.target,
         seed=settings.train.seed,
         encoder=encoder,
-        accumulate=_accumulate(settings),
-        parallel=_group(settings),
+        accumulate=accumulate_of(settings),
+        parallel=group_of(settings),
         **settings.train.arithmetic,
     )
-
-
-def with_parts(settings: Settings, is_new: bool) -> Settings:
-    """Return settings with the number of parts of a batch, which a resumed run keeps.
-
-    Raises
-    ------
-    ConfigError
-        If a new run sets both `train.parts` and `optimizer.accumulate`.
-    """
-    if is_new and settings.train.parts is not None and settings.optimizer.accumulate > 1:
-        raise ConfigError(
-            "optimizer.accumulate and train.parts both cut a batch into parts: remove accumulate"
-        )
-    if processes_started() == 1 or settings.train.parts is not None:
-        return settings
-    parts = processes_started() * settings.optimizer.accumulate
-    return settings.model_copy(update={"train": settings.train.model_copy(update={"parts": parts})})
-
-
-def joined(shard: Any = "auto", parts: int | None = None) -> Any:
-    """Return the group of processes that a launcher started; see `st.parallel.mpi`."""
-    import sparsetrain as st
-
-    return (st.parallel.torch if is_torchrun() else st.parallel.mpi)(shard, parts)
-
-
-def _group(settings: Settings) -> Any:
-    """Return the group of processes; None for one process that does not cut batches."""
-    import sparsetrain as st
-
-    shard, parts = settings.train.shard, settings.train.parts
-    if processes_started() == 1:
-        return None if parts is None else st.parallel.local(parts)
-    group = joined(shard, parts)
-    hosts, processes = group.comm.hosts, group.comm.gather(os.getpid())
-    named = (f"{n} is process {pid} of {hosts[n]}" for n, pid in enumerate(processes))
-    note(f"rank {', '.join(named)}")  # launchers report a killed process by its number
-    return group
-
-
-def _accumulate(settings: Settings) -> int:
-    """Return the number of micro-batches; 1 if `train.parts` already cuts the batch."""
-    return settings.optimizer.accumulate if settings.train.parts is None else 1
 
 
 def make_optimizer(settings: Settings) -> st.optim.Optimizer:

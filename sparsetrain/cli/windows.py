@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparsetrain.cli.output import format_scores, note
+from sparsetrain.cli.processes import require_one
 from sparsetrain.cli.ranking import ranking_options, read_interactions
 from sparsetrain.cli.resume import EarlierRun
 from sparsetrain.cli.run_training import fit_options, make_run, require_machine, require_new_run
@@ -23,7 +24,6 @@ from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files, Rows, time_column
 from sparsetrain.cli.trainers import grow, load, trainer_for
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.system.launcher import processes_started
 from sparsetrain.training.progress import format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -209,8 +209,7 @@ def _check(settings: Settings, files: Files) -> None:
     }.items():
         if value is not None:
             raise ConfigError(f"{option}: --window already scores each window; remove one of them")
-    if processes_started() > 1:
-        raise ConfigError("--window trains in one process only: start a single process")
+    require_one("--window")
 
 
 def _mean(values: list[Any]) -> float | None:
