@@ -18,6 +18,7 @@ from tvm.relax import op
 from tvm.relax.frontend import nn
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.models.binned import binned
 from sparsetrain.models.initialize import constant
 
 
@@ -110,7 +111,8 @@ class Binned(PiecewiseLinear):
 
     It thus combines one vector per bin, as for a category column, with slopes within bins. The
     shares are divided by the square root of the number of bins: the shares of all bins below x are
-    1, and updates of their weights would otherwise dominate the one-hot part.
+    1, and updates of their weights would otherwise dominate the one-hot part. A kernel looks the
+    vectors up instead of multiplying the features, see `models.binned`.
     """
 
     of_bin = 2
@@ -123,12 +125,10 @@ class Binned(PiecewiseLinear):
             edges[n, : len(each) + 1] = [-_OPEN, *each]
         self.begins, self.ends = _given(edges[:, :-1]), _given(edges[:, 1:])
 
-    def features(self, x: nn.Tensor) -> nn.Tensor:
-        """(B, N, 1) -> (B, N, T)."""
-        reached = [op.greater_equal(x._expr, edge._expr) for edge in (self.begins, self.ends)]
-        begun, ended = (nn.wrap_nested(op.astype(each, x.dtype), "reached") for each in reached)
-        shares = super().features(x) * (1 / sqrt(int(self.starts.shape[1])))
-        return nn.op.concat([shares, begun - ended], dim=2)
+    def forward(self, dense: nn.Tensor) -> nn.Tensor:
+        """(B, num_dense) -> (B, N, D)."""
+        learnt = [self.weight, self.bias, *([self.missing] if self.missing_flags else [])]
+        return binned(dense, self.starts, self.scales, self.begins, *learnt)
 
 
 class Periodic(NumberEmbedding):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import tvm
 
-from sparsetrain.backends.cuda import attention
+from sparsetrain.backends.cuda import attention, binned
 from sparsetrain.backends.cuda.indexing import write_kernel
 from sparsetrain.backends.cuda.interaction.backward import backward_kernel
 from sparsetrain.backends.cuda.interaction.forward import forward_kernel
@@ -19,6 +19,7 @@ from sparsetrain.backends.cuda.sparse.runs import chunk_sums_kernel, segment_sum
 from sparsetrain.backends.cuda.update import arrays as cuda_arrays
 from sparsetrain.backends.cuda.update import update_kernels as optim
 from sparsetrain.embedding import lookup_kernels as embedding
+from sparsetrain.models.binned import Sizes
 from sparsetrain.ops.indexing.writes import REDUCTIONS
 from sparsetrain.ops.ragged import row_kernels as ragged
 from sparsetrain.ops.ragged.attention_blocks import Attention
@@ -92,6 +93,9 @@ def _of_operators() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     for width in (1, 300):  # also a number, and more than a block has threads
         yield f"scatter{width}", rows.scatter_add_kernel(width, "float32", "int64", False)
         yield f"write{width}", write_kernel(width, "float32", REDUCTIONS["max"])
+    sizes = Sizes(inputs=26, numbers=13, bins=33, width=16, has_flags=True, dtype="float32")
+    yield "binned", binned.forward_kernel(sizes)
+    yield "binned_back", binned.backward_kernel(sizes)
     yield "running_sum", running_sum_kernel("float32", "float32", False)
     yield "running_sum_before", running_sum_kernel("int32", "int64", True)
 

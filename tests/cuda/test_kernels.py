@@ -17,7 +17,10 @@ from sparsetrain.backends.cuda.sparse import sort as cuda_sort
 from sparsetrain.embedding import lookup_kernels as embedding_kernels
 from sparsetrain.errors import DataError
 from sparsetrain.kernels.loops import HOST_LOOPS
+from sparsetrain.models import binned
+from sparsetrain.models.binned import Sizes
 from sparsetrain.models.interaction import cpu
+from sparsetrain.models.numbers import Binned
 from sparsetrain.optim.gradients import global_norm, nonfinite
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.targets import device_of, resolve_target
@@ -202,6 +205,64 @@ def interaction_kernels(features, width, target):
         kernel("interaction_backward", cpu.backward_kernel),
     )
     return [compile_kernel(make(features, width, "float32"), resolved) for make in makers]
+
+
+BINS = [[-0.5, 0.0, 1.0], [2.0], [-1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("width", "has_flags", "batch"),
+    slow_except([(3, True, 70)], [(3, True, 70), (16, False, 5), (17, True, 1), (4, True, 200)]),
+)
+def test_vectors_of_binned_numbers_and_their_cotangents(target, width, has_flags, batch):
+    """They are products of the features: a bin's share, 1 below x, and 1 for the bin."""
+    rng = np.random.default_rng(batch)
+    made = Binned(BINS, width, has_flags, 1.0)
+    starts, scales, begins = (
+        each.attrs["initial"] for each in (made.starts, made.scales, made.begins)
+    )
+    count, bins = starts.shape
+    sizes = Sizes(2 * count + 1, count, bins, width, has_flags, "float32")
+    dense = rng.normal(0, 2, (batch, sizes.inputs)).astype("f4")
+    dense[:, count:] = rng.random((batch, count + 1)) < 0.3
+    shapes = [(count, 2 * bins, width), (count, width), (count, width)][: 2 + has_flags]
+    learnt = [rng.standard_normal(shape).astype("f4") for shape in shapes]
+    cotangent = rng.standard_normal((batch, count, width)).astype("f4")
+    given = [there(each, target) for each in (dense, starts, scales, begins, *learnt)]
+    resolved = resolve_target(target)
+    forward, backward = (
+        compile_kernel(backend_of(resolved).kernel(name, host)(sizes), resolved)
+        for name, host in (
+            ("binned", binned.forward_kernel),
+            ("binned_backward", binned.backward_kernel),
+        )
+    )
+
+    def run_forward():
+        out = there(np.full_like(cotangent, 7), target)
+        forward(*given, out)
+        return out.numpy()
+
+    def run_backward():
+        outs = [there(np.full_like(each, 7), target) for each in learnt]
+        backward(*given, there(cotangent, target), *outs)
+        return np.concatenate([out.numpy().ravel() for out in outs])
+
+    x = dense[:, :count, None].astype("f8")
+    reached = np.dstack([x >= begins, np.zeros_like(x)])
+    one_hot = reached[..., :-1] - reached[..., 1:]
+    shares = (reached[..., 1:] + one_hot * (x - starts) * scales) / np.sqrt(bins)
+    features = np.dstack([shares, one_hot])
+    missing = dense[:, count : 2 * count, None] * has_flags
+    vectors = np.einsum("bnt,ntd->bnd", features, learnt[0]) + learnt[1]
+    expected = missing * learnt[-1] + (1 - missing) * vectors
+    np.testing.assert_allclose(in_every_order(target, run_forward), expected, **CLOSE)
+    present = (1 - missing) * cotangent
+    wanted = [np.einsum("bnt,bnd->ntd", features, present), present.sum(0)]
+    wanted += [(missing * cotangent).sum(0)] * has_flags
+    wanted = np.concatenate([each.ravel() for each in wanted])
+    found = in_every_order(target, run_backward)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_mean_over_bags_and_its_cotangent(target):

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.backends.cuda import attention, indexing
+from sparsetrain.backends.cuda import attention, binned, indexing
 from sparsetrain.backends.cuda.interaction import backward, forward
 from sparsetrain.backends.cuda.schedule.long_product import long_product
 from sparsetrain.backends.cuda.sparse import parts
@@ -35,6 +35,8 @@ KERNELS: dict[str, Any] = {
     "weight_cotangent": partial(embedding.weight_cotangent_kernel, loops=LOOPS),
     "interaction": forward.forward_kernel,
     "interaction_backward": backward.backward_kernel,
+    "binned": binned.forward_kernel,
+    "binned_backward": binned.backward_kernel,
     "write": indexing.write_kernel,
     "scatter_add_rows": rows.scatter_add_kernel,
     **{name: partial(make, loops=LOOPS) for name, make in ragged.KERNELS.items()},
