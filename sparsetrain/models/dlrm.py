@@ -120,6 +120,6 @@ class DLRM(ClickModel):
             floats = [flat(vectors) if len(vectors.shape) == 3 else vectors]  # (B, N D)
             if self.numbers.inputs < int(dense.shape[1]):
                 floats.append(columns(dense, self.numbers.inputs, int(dense.shape[1])))
-            dense = nn.op.concat(floats, dim=1)
+            dense = nn.op.concat(floats, dim=1) if len(floats) > 1 else floats[0]
             embedded = columns(embedded, count, int(embedded.shape[1]))  # (B, F, D), or (B, W)
         return self.top(self.interaction(self.bottom(dense), embedded))

@@ -14,6 +14,8 @@ from math import pi, sqrt
 from typing import Any
 
 import numpy as np
+from tvm import relax
+from tvm.ir import Op
 from tvm.relax import op
 from tvm.relax.frontend import nn
 
@@ -227,10 +229,22 @@ def by_number(x: nn.Tensor, weight: nn.Tensor) -> nn.Tensor:
 
 
 def columns(x: nn.Tensor, first: int, end: int) -> nn.Tensor:
-    """(B, C) -> (B, end - first)."""
+    """(B, C, ...) -> (B, end - first, ...); a tensor that was concatenated is not copied again."""
     if (first, end) == (0, x.shape[1]):
         return x
+    at = 0
+    for part in _parts(x):
+        if (first, end) == (at, at + int(part.ty.shape[1])):
+            return nn.Tensor(_expr=part)
+        at += int(part.ty.shape[1])
     return nn.wrap_nested(op.strided_slice(x._expr, [1], [first], [end]), "columns")
+
+
+def _parts(x: nn.Tensor) -> list[relax.Var]:
+    """Return the tensors that a concatenation along the second axis joined, or else `x` alone."""
+    made = relax.BlockBuilder.current().lookup_binding(x._expr)
+    joins = isinstance(made, relax.Call) and made.op == Op.get("relax.concat")
+    return [*made.args[0].fields] if joins and int(made.attrs.axis) == 1 else [x._expr]
 
 
 def _bins(boundaries: Sequence[float], width: int) -> np.ndarray:
