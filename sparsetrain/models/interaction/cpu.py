@@ -13,7 +13,7 @@ A kernel is parsed once for each F and D, which takes tens of milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -175,34 +175,38 @@ def _multiply_block(column: Any, embeddings: Any, out: Any, b: Any, place: Any) 
     features, width = map(int, embeddings.shape[1:])
     dtype = str(embeddings.dtype)
     gram = _zeros(len(rows), LANES, dtype)
-    with build.serial(0, width) as d:
-        for n, r in enumerate(rows):
-            with build.vectorized(0, LANES) as j:
-                term = embeddings[b, group * LANES + r, d] * column[d, block * LANES + j]
-                build.buffer_store(gram, gram[n, j] + term, [n, j])
-    for n, r in enumerate(rows):
-        i = group * LANES + r + 1
-        begin = pair_column(width, i, block * LANES)
-        with build.vectorized(0, _stored(features, i, r) if block is group else LANES) as j:
+    first = group * LANES + rows.start
+    lanes = build.vectorized(0, LANES)
+    with build.serial(0, width) as d, build.unroll(0, len(rows)) as n, lanes as j:
+        term = embeddings[b, first + n, d] * column[d, block * LANES + j]
+        build.buffer_store(gram, gram[n, j] + term, [n, j])
+
+    def store(n: Any, lanes: int) -> None:
+        begin = pair_column(width, first + n + 1, block * LANES)
+        with build.vectorized(0, lanes) as j:
             build.buffer_store(out, gram[n, j], [b, begin + j])
+
+    if block is group and isinstance(group, int):
+        for n, r in enumerate(rows):
+            store(n, _stored(features, group * LANES + r + 1, r))
+    else:
+        with build.unroll(0, len(rows)) as n:
+            store(n, LANES)
 
 
 def _zeros(rows: int, lanes: int, dtype: str) -> Any:
     """Allocate a register tile of zeros."""
     tile = build.alloc_buffer((rows, lanes), dtype, scope="local")
-    for r in range(rows):
-        with build.vectorized(0, lanes) as lane:
-            build.buffer_store(tile, const(0, dtype), [r, lane])
+    with build.unroll(0, rows) as r, build.vectorized(0, lanes) as lane:
+        build.buffer_store(tile, const(0, dtype), [r, lane])
     return tile
 
 
-def _stored(features: int, i: Any, r: int) -> int:
-    """Return how many columns of the diagonal block to store for row `i`, row `r` of its group.
+def _stored(features: int, i: int, r: int) -> int:
+    """Return how many columns of the last diagonal block to store for row `i`, its row `r`.
 
     These are all columns, except in rows where they would run past the end of the sample.
     """
-    if not isinstance(i, int):
-        return LANES  # its group is full, so enough rows follow
     remaining = features * (features + 1) // 2 - i * (i + 1) // 2
     return LANES if LANES - (r + 1) <= remaining else r + 1
 
@@ -256,29 +260,26 @@ def _sum_rows(inputs: Any, outputs: Any, part: Any, first: Any, rows: int) -> No
     dtype = str(embeddings.dtype)
     total = _zeros(rows, lanes, dtype)
 
-    def add(j: Any, among: Iterable[int], place: Callable[[int], Any]) -> None:
-        """Add vector `j` (None: the dense one) times the pair's cotangent to some rows."""
-        for r in among:
-            factor = cotangent[b, place(r)]
-            with build.vectorized(0, lanes) as d:
-                x = dense[b, column + d] if j is None else embeddings[b, j - 1, column + d]
-                build.buffer_store(total, total[r, d] + factor * x, [r, d])
+    def add(j: Any, among: tuple[int, int], place: Callable[[Any], Any]) -> None:
+        """Add vector `j` (None: the dense one) times the pair's cotangent to a range of rows."""
+        with build.unroll(*among) as r, build.vectorized(0, lanes) as d:
+            x = dense[b, column + d] if j is None else embeddings[b, j - 1, column + d]
+            build.buffer_store(total, total[r, d] + cotangent[b, place(r)] * x, [r, d])
 
     pair = partial(pair_column, width)
     if not at_top:
-        add(None, range(rows), lambda r: pair(first + r, 0))
+        add(None, (0, rows), lambda r: pair(first + r, 0))
         with build.serial(1, first) as j:
-            add(j, range(rows), lambda r: pair(first + r, j))
+            add(j, (0, rows), lambda r: pair(first + r, j))
     for c in range(rows):
         j = None if at_top and not c else first + c
-        add(j, range(c), lambda r: pair(first + c, first + r))  # noqa: B023 (called at once)
-        add(j, range(c + 1, rows), lambda r: pair(first + r, first + c))  # noqa: B023
+        add(j, (0, c), lambda r: pair(first + c, first + r))  # noqa: B023 (called at once)
+        add(j, (c + 1, rows), lambda r: pair(first + r, first + c))  # noqa: B023
     with build.serial(first + rows, features + 1) as j:
-        add(j, range(rows), lambda r: pair(j, first + r))
-    for r in range(rows):
+        add(j, (0, rows), lambda r: pair(j, first + r))
+    if at_top:
         with build.vectorized(0, lanes) as d:
-            if at_top and not r:
-                top = total[0, d] + cotangent[b, column + d]
-                build.buffer_store(outputs[0], top, [b, column + d])
-            else:
-                build.buffer_store(outputs[1], total[r, d], [b, first + r - 1, column + d])
+            top = total[0, d] + cotangent[b, column + d]
+            build.buffer_store(outputs[0], top, [b, column + d])
+    with build.unroll(int(at_top), rows) as r, build.vectorized(0, lanes) as d:
+        build.buffer_store(outputs[1], total[r, d], [b, first + r - 1, column + d])
