@@ -17,7 +17,8 @@ from math import prod
 from typing import Any
 
 import tvm
-from tvm import tirx
+import tvm_ffi
+from tvm import s_tir, tirx
 from tvm.target import Target
 
 from sparsetrain.runtime.exponential import inline_exp
@@ -92,8 +93,56 @@ def _place_on_stack(function: tirx.PrimFunc, _module: Any, _context: Any) -> tir
     return function.with_body(_mark(function.body))
 
 
+def _has_blocks(function: tirx.PrimFunc) -> bool:
+    """Whether a schedule made the function; a hand-written kernel only has loops."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, found.append))
+    return bool(found)
+
+
+@tvm.tirx.transform.prim_func_pass(opt_level=0)
+def _compact(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    """Shrink the arrays of a scheduled function; hand-written kernels allocate what they need."""
+    if not _has_blocks(function):
+        return function
+    return s_tir.transform.CompactBufferAllocation()(tvm.IRModule({"main": function}))["main"]
+
+
+def _lower() -> Any:
+    """Return TVM's passes for `s_tir`, in their order, without those for other processors."""
+    return tvm.transform.Sequential(
+        [
+            s_tir.transform.CanonicalizeLoop(),
+            s_tir.transform.LowerInitBlock(),
+            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+            s_tir.transform.ConvertBlocksToOpaque(),
+            _compact,
+            s_tir.transform.LowerMatchBuffer(),
+            s_tir.transform.StmtSimplify(),
+            s_tir.transform.LowerOpaqueBlock(),
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.BF16ComputeLegalize(),
+            tirx.transform.NarrowDataType(32),
+            s_tir.transform.LoopPartition(),
+            tirx.transform.VectorizeLoop(),
+            tirx.transform.StorageRewrite(),
+            s_tir.transform.HoistIfThenElse(),
+            tirx.transform.UnrollLoop(),
+            s_tir.transform.RenormalizeSplitPattern(),
+            tirx.transform.StmtSimplify(),
+            tirx.transform.RemoveNoOp(),
+            s_tir.transform.RewriteUnsafeSelect(),
+            tirx.transform.CommonSubexprElim(),
+            tirx.transform.AnnotateEntryFunc(),
+            tirx.transform.SplitHostDevice(),
+            tirx.transform.MakePackedAPI(),
+            tirx.transform.BF16StorageLegalize(),
+        ]
+    )
+
+
 def _make() -> tuple[Any, Any, Any]:
-    lower, finish_host, finish_device = tirx.get_tir_pipeline("s_tir")
+    _, finish_host, finish_device = tirx.get_tir_pipeline("s_tir")
 
     def finish() -> Any:
         @tvm.transform.module_pass(opt_level=0, name="FinishHost")
@@ -103,7 +152,7 @@ def _make() -> tuple[Any, Any, Any]:
 
         return tvm.transform.Sequential([_drop_asserts, _place_on_stack, finish_with_inline_exp])
 
-    return lower, finish, finish_device
+    return _lower(), finish, finish_device
 
 
 tirx.register_tir_pipeline(PIPELINE, _make)
