@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowering pipeline of CPU kernels: TVM's, with three changes.
+"""Lowering pipeline of kernels: TVM's, for CPUs without the passes that change nothing there.
 
 Asserts about arguments are dropped if the compiler proved them, small arrays are on the stack, and
 exp of float32 is inline arithmetic (`exponential`).
@@ -108,8 +108,8 @@ def _compact(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimF
     return s_tir.transform.CompactBufferAllocation()(tvm.IRModule({"main": function}))["main"]
 
 
-def _lower() -> Any:
-    """Return TVM's passes for `s_tir`, in their order, without those for other processors."""
+def _lower_for_cpu() -> Any:
+    """Return TVM's passes for `s_tir`, in their order, without those that a CPU does not need."""
     return tvm.transform.Sequential(
         [
             s_tir.transform.CanonicalizeLoop(),
@@ -142,7 +142,12 @@ def _lower() -> Any:
 
 
 def _make() -> tuple[Any, Any, Any]:
-    _, finish_host, finish_device = tirx.get_tir_pipeline("s_tir")
+    lower_for_any, finish_host, finish_device = tirx.get_tir_pipeline("s_tir")
+
+    @tvm.transform.module_pass(opt_level=0, name="Lower")
+    def lower(module: Any, _context: Any) -> Any:
+        kinds = {kernel.attrs["target"].kind.name for kernel in module.functions.values()}
+        return (_lower_for_cpu() if kinds == {"llvm"} else lower_for_any)(module)
 
     def finish() -> Any:
         @tvm.transform.module_pass(opt_level=0, name="FinishHost")
@@ -152,7 +157,7 @@ def _make() -> tuple[Any, Any, Any]:
 
         return tvm.transform.Sequential([_drop_asserts, _place_on_stack, finish_with_inline_exp])
 
-    return _lower(), finish, finish_device
+    return lower, finish, finish_device
 
 
 tirx.register_tir_pipeline(PIPELINE, _make)
