@@ -163,8 +163,10 @@ class Model(nn.Module):
 
     def warn_of_unread(self, encoder: Encoder) -> None:
         """Warn if the model learns from labels, and reads none of an encoder's numbers."""
-        names, read = encoder.dense_columns, self.features.values()
-        if names and self.all_labels and not any(isinstance(each, Dense) for each in read):
+        names = encoder.dense_columns
+        if not names or not self.all_labels:
+            return
+        if not any(isinstance(feature, Dense) for feature in self.features.values()):
             more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
             warnings.warn(
                 f"{type(self).__name__} reads no numbers, and ignores the column {names[0]}{more}: "

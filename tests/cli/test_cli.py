@@ -40,6 +40,7 @@ class FakeEncoder:
     layout = "raw, Criteo names"
     rows = [3, 4]
     num_dense = 13
+    dense_columns = ()
     columns = ("C1", "C2")
     tables = {"C1": 3, "C2": 4}
     labels = {"label": "binary"}
