@@ -30,8 +30,14 @@ from sparsetrain.data.encode.encoder_state import write_manifest
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.added_columns import derived_column, stored_names, with_partitions
-from sparsetrain.data.read.parquet import DATASET_FILE
-from sparsetrain.data.read.source import Part, Pieces, is_url, keep_rows, size_and_time
+from sparsetrain.data.read.source import (
+    DATASET_FILE,
+    Part,
+    Pieces,
+    is_url,
+    keep_rows,
+    size_and_time,
+)
 from sparsetrain.data.read.text_blocks import Block, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, OnBad, raise_bad_line, text_part
 from sparsetrain.data.values import arrow_types

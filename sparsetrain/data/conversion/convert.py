@@ -51,8 +51,14 @@ from sparsetrain.data.encode.reader import (
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.added_columns import derive_columns
 from sparsetrain.data.read.open_source import list_files, open_rows
-from sparsetrain.data.read.parquet import DATASET_FILE, footer_checksum, read_footer
-from sparsetrain.data.read.source import HELD_ROWS, MARK, Part
+from sparsetrain.data.read.source import (
+    DATASET_FILE,
+    HELD_ROWS,
+    MARK,
+    Part,
+    footer_checksum,
+    read_footer,
+)
 from sparsetrain.data.rows import Rows, ShareMeter, as_columns, regroup
 from sparsetrain.data.schema.columns import check_known, require_columns
 from sparsetrain.data.schema.numbers import Numbers

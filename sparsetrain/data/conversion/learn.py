@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.conversion.chunks import (
     Chunk,
     Job,
+    Report,
     StrictReader,
     read_good_rows,
     split_chunks,
@@ -50,6 +51,7 @@ _ALMOST = 0.99
 _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in a hash table
 _CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
 
+Result = TypeVar("Result")
 # Counts of rows. Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels,
 # ("positive", "").
 Statistics = Counter[tuple[str, str]]
@@ -109,8 +111,7 @@ class _Found(NamedTuple):
 
     # Further keys: ("bad", column) for bad rows, and ("bad", "fields") for lines that are not rows.
     statistics: Statistics
-    bad: list[dict[str, Any]]
-    input_bytes: float
+    bad: list[Report]
     numbers: Sequence[PieceNumbers] = ()  # of each piece, to learn bins from
 
 
@@ -154,7 +155,7 @@ def _with_learnt(job: Job) -> Job:
     reads = [(name, partial(learnt_numbers, rule)) for name, rule in rules.items()]
     only = StrictReader(tuple(rules), reads)
 
-    def read(chunk: Chunk) -> tuple[int, float, list[PieceNumbers]]:
+    def read(chunk: Chunk) -> tuple[int, list[PieceNumbers]]:
         found, _ = read_good_rows(
             chunk,
             only,
@@ -162,16 +163,29 @@ def _with_learnt(job: Job) -> Job:
             lambda piece, location: (piece.num_rows, numbers_in(piece, rules, location)),
         )
         pieces = [*found]
-        return sum(rows for rows, _ in pieces), chunk.input_bytes, [n for _, n in pieces]
+        return sum(rows for rows, _ in pieces), [numbers for _, numbers in pieces]
 
-    sampling, done, total = Sampling(rules), 0.0, _bytes_in(job)
-    for rows, size, pieces in ordered_map(read, split_chunks(job.inputs), job.workers):
-        done += size
-        job.progress("learning derived columns", rows, min(1.0, done / total))
+    sampling = Sampling(rules)
+    for pieces in _pass(job, "learning derived columns", read):
         for numbers in pieces:
             sampling.add(numbers)
     schema = sampling.learnt(job.blank.schema, job.files[0])
     return replace(job, blank=replace(job.blank, schema=schema))
+
+
+def _pass(job: Job, what: str, read: Callable[[Chunk], tuple[int, Result]]) -> Iterator[Result]:
+    """Yield the second result of `read` for each chunk; the first, rows, is for the progress."""
+
+    def measured(chunk: Chunk) -> tuple[int, Result, float]:
+        return *read(chunk), chunk.input_bytes
+
+    total, done = max(1, sum(size_and_time(file)[0] for file in job.files)), 0.0
+    for rows, found, size in ordered_map(measured, split_chunks(job.inputs), job.workers):
+        done += size
+        # Chunks are read ahead, so progress reaches 1 only after the last one.
+        job.progress(what, rows, min(_ALMOST, done / total))
+        yield found
+    job.progress(what, 0, 1.0)
 
 
 def _read(job: Job, counts: CountsFile, bins: Sampling) -> tuple[_Found, list[int]]:
@@ -179,12 +193,11 @@ def _read(job: Job, counts: CountsFile, bins: Sampling) -> tuple[_Found, list[in
 
     Also add the numbers of all chunks to `bins`.
     """
-    seen, done, total = Statistics(), 0.0, _bytes_in(job)
-    rows, examples = list[int](), list[dict[str, Any]]()
+    seen, rows, examples = Statistics(), list[int](), list[Report]()
     quarantined = job.bad_rows == "quarantine"
     with atomic_write(job.out / QUARANTINE) if quarantined else nullcontext() as quarantine:
         read = partial(_read_chunk, job, counts, bins.rules)
-        for found in ordered_map(read, split_chunks(job.inputs), job.workers):
+        for found in _pass(job, "reading", read):
             seen.update(found.statistics)
             for numbers in found.numbers:
                 bins.add(numbers)
@@ -193,18 +206,12 @@ def _read(job: Job, counts: CountsFile, bins: Sampling) -> tuple[_Found, list[in
             if quarantine is not None:
                 lines = (json.dumps(fault, ensure_ascii=False) for fault in found.bad)
                 quarantine.writelines(f"{line}\n".encode() for line in lines)
-            done += found.input_bytes
-            # Chunks are read ahead, so progress reaches 1 only after the last one.
-            job.progress("reading", rows[-1], min(_ALMOST, done / total))
-    job.progress("reading", 0, 1.0)
-    return _Found(seen, examples, done), rows
+    return _Found(seen, examples), rows
 
 
-def _bytes_in(job: Job) -> int:
-    return max(1, sum(size_and_time(file)[0] for file in job.files))
-
-
-def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk: Chunk) -> _Found:
+def _read_chunk(
+    job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk: Chunk
+) -> tuple[int, _Found]:
     seen, tables = Statistics(), {column.owner: ValueCounts() for column in job.blank.features}
     reader, numbers = Reader.of(job.blank, chunk.reader.found), list[PieceNumbers]()
     strict = strict_reader(reader, Category.encode if job.known else Category.count)
@@ -230,7 +237,7 @@ def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk
     if job.known is None:
         counts.add(tables)
     seen.update(("bad", fault["column"] or "fields") for fault in bad)
-    return _Found(seen, bad, chunk.input_bytes, numbers)
+    return seen["rows", ""], _Found(seen, bad, numbers)
 
 
 def _make_encoder(job: Job, counts: CountsFile) -> tuple[Rules, dict[str, int]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,13 +27,16 @@ import pyarrow.types as pt
 
 from sparsetrain.data.read.source import (
     CODED_ROWS,
+    DATASET_FILE,
     PIECE_ROWS,
     Part,
     Pieces,
     Range,
+    footer_checksum,
     is_url,
     located,
     open_file,
+    read_footer,
     size_and_time,
 )
 from sparsetrain.data.values.arrow_types import TEXT, is_bag, kind_of
@@ -90,16 +93,6 @@ def _input(file: str) -> Any:
     return open_file(file) if is_url(file) else pa.OSFile(os.fsencode(file))
 
 
-def read_footer(stream: IO[bytes]) -> tuple[int, bytes, bytes]:
-    """Return a file's size, footer, and final magic bytes."""
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(max(0, size - 8))
-    end = stream.read(8)
-    length = int.from_bytes(end[:-4], "little")
-    stream.seek(max(0, size - 8 - length))
-    return size, stream.read(length), end[-4:]
-
-
 def _check_frame(file: str) -> bytes:
     """Return the footer; check the magic bytes first, for a plain error message."""
     try:
@@ -125,9 +118,6 @@ def _check_frame(file: str) -> bytes:
     return footer
 
 
-DATASET_FILE = "dataset.json"  # written by `convert` beside its files, with their checksums
-
-
 def _compare_footer(file: str, footer: bytes) -> None:
     """Compare the footer of a converted file with the `dataset.json` beside it.
 
@@ -136,11 +126,6 @@ def _compare_footer(file: str, footer: bytes) -> None:
     known = _footers(os.path.dirname(file)).get(os.path.basename(file))
     if known is not None and known != footer_checksum(footer):
         raise DataError(f"{file}: the footer is damaged or replaced; convert the data again")
-
-
-def footer_checksum(footer: bytes) -> str:
-    """Return the checksum of a footer, as stored in `dataset.json`."""
-    return f"{zlib.crc32(footer):08x}"
 
 
 def _footers(folder: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ once. URLs name files on a file system of pyarrow (`s3`, `gs`, `hdfs`, ...) or f
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,7 @@ CODED_ROWS = 16 * PIECE_ROWS  # larger, since the dictionary of each piece has t
 HELD_ROWS = 1 << 20  # a part with more rows is never in memory as a whole
 # Metadata key of a file that `convert` wrote; the value is the fingerprint of its encoder.
 MARK = b"sparsetrain.converted"
+DATASET_FILE = "dataset.json"  # written by `convert` beside its files, with their checksums
 
 Range = tuple[Any, Any]
 Pieces = Iterator[tuple[Location, pa.RecordBatch]]
@@ -37,6 +39,21 @@ def encoder_fingerprint(schema: pa.Schema) -> str | None:
     """Return the fingerprint of the encoder that converted the rows, or None."""
     mark = (schema.metadata or {}).get(MARK)
     return None if mark is None else mark.decode()
+
+
+def read_footer(stream: IO[bytes]) -> tuple[int, bytes, bytes]:
+    """Return a file's size, footer, and final magic bytes."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 8))
+    end = stream.read(8)
+    length = int.from_bytes(end[:-4], "little")
+    stream.seek(max(0, size - 8 - length))
+    return size, stream.read(length), end[-4:]
+
+
+def footer_checksum(footer: bytes) -> str:
+    """Return the checksum of a footer, as stored in `dataset.json`."""
+    return f"{zlib.crc32(footer):08x}"
 
 
 @dataclass(frozen=True)
