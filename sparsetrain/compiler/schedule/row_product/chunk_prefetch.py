@@ -16,20 +16,13 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, unrolled, wide
+from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, Part, unrolled, wide
 from sparsetrain.compiler.schedule.row_product.tiling import Shape
 from sparsetrain.kernels.builder import Prefetch, line_length
 
 # Number of adjacent cache lines of a row that are prefetched together.
 _LINES_TOGETHER = 4
 _INTO_SECOND_CACHE = Prefetch(write=False, near=2)
-
-
-class Part(NamedTuple):
-    """A range of tiles or panels that belong to one block."""
-
-    first: Any
-    count: Any
 
 
 class Stretch(NamedTuple):

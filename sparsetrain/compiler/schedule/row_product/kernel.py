@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.compiler.schedule.row_product.chunk_prefetch import Part, prefetcher, stretches
-from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, Side, load, wide
+from sparsetrain.compiler.schedule.row_product.chunk_prefetch import prefetcher, stretches
+from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, Part, Side, load, wide
 from sparsetrain.compiler.schedule.row_product.tile import Block, compute_tile
 from sparsetrain.compiler.schedule.row_product.tiling import Shape
 from sparsetrain.kernels.builder import buffer, extents, kernel

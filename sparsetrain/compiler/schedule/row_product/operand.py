@@ -47,67 +47,72 @@ class Side:
             with T.serial(wide(0), wide(most * width)) as n:
                 T.buffer_store(self._totals, tirx.const(0, self.dtype), [n])
 
-    def number(self, reading: Reading, row: tuple[Any, Any], column: int) -> Any:
-        """Return one number of a row; `row` is as in `read`."""
-        at = reading.shift + column
-        if reading.is_first:
-            return load(self.source, row[0], reading.column + at)
-        return load(self._packed, self._place(reading.panel, row[1]) + at)
+    @property
+    def has_to_read(self) -> bool:
+        """Whether the first tile that needs a panel reads all of it before: to pack or sum it."""
+        return self.is_reused or self.sums is not None
 
-    def begin(self, reading: Reading) -> Any:
-        """Return zeroed column sums for a piece of a chunk, or None if this tile computes none."""
-        if self.sums is None or not reading.is_first:
+    def number(self, reading: Reading, row: tuple[Any, Any], column: Any) -> Any:
+        """Return one number of a row; `row` is its number in the source, and in the chunk."""
+        source, *place = self._at(reading, row, reading.shift + column)
+        return load(source, *place)
+
+    def vector(self, reading: Reading, row: tuple[Any, Any], column: Any) -> Any:
+        """Return a vector of a row; `row` is as in `number`."""
+        source, *place, last = self._at(reading, row, column)
+        return load(source, *place, ramp(last, reading.lanes))
+
+    def pack(self, reading: Reading, chunk: Chunk, rows: Part, writes: Any) -> None:
+        """Store rows of a chunk in a panel, and add them to the totals.
+
+        The totals are written to the output if `writes`, after every piece of the last chunk; after
+        the last piece they are complete. Tasks that share columns compute the same sums, and one of
+        these tasks writes them.
+        """
+        lanes = reading.lanes
+        partial = self._zeros(reading)
+        with T.serial(wide(0), rows.count) as n, reading.each() as at:
+            k = rows.first + n
+            value = T.Bind(load(self.source, chunk.start + k, ramp(reading.column + at, lanes)))
+            if self.is_reused:
+                packed = ramp(self._place(reading.panel, k) + at, lanes)
+                T.buffer_store(self._packed, value, [packed])
+            if partial is not None:
+                own = ramp(at, lanes)
+                T.buffer_store(partial, load(partial, own) + value, [own])
+        if partial is None:
+            return
+        with reading.each() as at:
+            own, kept = ramp(at, lanes), ramp(reading.panel * self.width + at, lanes)
+            total = T.Bind(load(self._totals, kept) + load(partial, own))
+            T.buffer_store(self._totals, total, [kept])
+            with T.If(tirx.all(chunk.is_last, writes)), T.Then():
+                T.buffer_store(self.sums, total, [ramp(reading.column + at, lanes)])
+
+    def _zeros(self, reading: Reading) -> Any:
+        """Return zeroed sums of a panel's columns, or None if they are not requested."""
+        if self.sums is None:
             return None
         partial = T.alloc_buffer((reading.vectors * reading.lanes,), self.dtype)
         with reading.each() as at:
             T.buffer_store(partial, zeros(self.dtype, reading.lanes), [ramp(at, reading.lanes)])
         return partial
 
-    def read(self, reading: Reading, row: tuple[Any, Any], partial: Any, into: Any = None) -> None:
-        """Read a row of a panel; the first tile that reads it also packs it.
-
-        Parameters
-        ----------
-        reading : Reading
-            The panel, and its place in the source.
-        row : pair of Expr
-            The row's number in the source, and in the chunk.
-        partial : Buffer, optional
-            Column sums from `begin`; the row is added to them.
-        into : Buffer, optional
-            A copy of the row is stored here.
-        """
-        lanes = reading.lanes
-        with reading.each() as at:
-            own = ramp(at, lanes)
-            packed = ramp(self._place(reading.panel, row[1]) + at, lanes)
-            there = load(self.source, row[0], ramp(reading.column + at, lanes))
-            value = T.Bind(there if reading.is_first else load(self._packed, packed))
-            if reading.is_first and self.is_reused:
-                T.buffer_store(self._packed, value, [packed])
-            if partial is not None:
-                T.buffer_store(partial, load(partial, own) + value, [own])
-            if into is not None:
-                T.buffer_store(into, value, [own])
-
-    def finish(self, reading: Reading, partial: Any, writes: Any) -> None:
-        """Add a piece's column sums to the totals; write the totals to the output if `writes`.
-
-        Every piece of the last chunk writes the totals; after the last piece they are complete.
-        Tasks that share columns compute the same sums, and one of these tasks writes them.
-        """
-        if partial is None:
-            return
-        lanes = reading.lanes
-        with reading.each() as at:
-            own, kept = ramp(at, lanes), ramp(reading.panel * self.width + at, lanes)
-            total = T.Bind(load(self._totals, kept) + load(partial, own))
-            T.buffer_store(self._totals, total, [kept])
-            with T.If(writes), T.Then():
-                T.buffer_store(self.sums, total, [ramp(reading.column + at, lanes)])
+    def _at(self, reading: Reading, row: tuple[Any, Any], column: Any) -> tuple[Any, ...]:
+        """Return the array that has a number of a row, and the number's indices in it."""
+        if self.is_reused:
+            return self._packed, self._place(reading.panel, row[1]) + column
+        return self.source, row[0], reading.column + column
 
     def _place(self, panel: Any, row: Any) -> Any:
         return panel * self._stride + row * self.width
+
+
+class Part(NamedTuple):
+    """A range of tiles or panels of a block, or of rows of a chunk."""
+
+    first: Any
+    count: Any
 
 
 class Chunk(NamedTuple):
@@ -130,8 +135,6 @@ class Reading(NamedTuple):
         The panel's first column in the source.
     vectors, lanes : int
         Number of vectors in a row of the panel, and numbers in a vector.
-    is_first : bool
-        Whether this tile is the first to read the panel.
     shift : Expr
         Offset from `column` to the first number that the tile multiplies.
     """
@@ -140,7 +143,6 @@ class Reading(NamedTuple):
     column: Any
     vectors: int
     lanes: int
-    is_first: bool
     shift: Any = 0
 
     @contextmanager

@@ -18,6 +18,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.compiler.schedule.row_product.operand import (
     Chunk,
     Numbers,
+    Part,
     Reading,
     Side,
     load,
@@ -120,42 +121,39 @@ class _Tile:
 
     def compute(self) -> None:
         """Load the tile's sums, add the products of the chunk, and store the sums."""
-        shape, (tile, panel) = self.block.shape, self.number
+        shape = self.block.shape
         _either(self.chunk.is_first, self._start, self._take_up)
         with T.serial(wide(0), wide(shape.pieces)) as piece:
             self.prefetch(piece)
-            _if_first(
-                panel,
-                shape.panels,
-                lambda left: _if_first(
-                    tile, shape.tiles, lambda right: self._add(piece, left, right)
-                ),
-            )
+            self._add(piece)
         _either(self.chunk.is_last, self._store, self._put_down)
 
-    def _add(self, piece: Any, first_panel: bool, first_tile: bool) -> None:
-        """Add a piece; read `left` in place in the first panel, and `right` in the first tile."""
+    def _add(self, piece: Any) -> None:
+        """Add a piece; the first tile that reads a panel packs it before."""
         block, chunk, at, (tile, panel) = self.block, self.chunk, self.corner, self.number
-        left = Reading(tile, at.begin, 1, block.shape.window, first_panel, at.shift)
-        right = Reading(panel, at.column, self.vectors, self.lanes, first_tile)
-        partial = block.left.begin(left), block.right.begin(right)
+        left = Reading(tile, at.begin, 1, block.shape.window, at.shift)
+        right = Reading(panel, at.column, self.vectors, self.lanes)
         rows = block.shape.chunk // block.shape.pieces
         first = piece * rows
-        count = tirx.min(wide(rows), chunk.count - first)
-        with T.serial(wide(0), count) as k:
-            self._add_row(left, right, first + k, partial)
-        block.left.finish(left, partial[0], tirx.all(chunk.is_last, block.owns_left))
-        block.right.finish(right, partial[1], tirx.all(chunk.is_last, block.owns_right))
+        part = Part(first, tirx.min(wide(rows), chunk.count - first))
+        for side, reading, number, owns in (
+            (block.left, left, panel, block.owns_left),
+            (block.right, right, tile, block.owns_right),
+        ):
+            if side.has_to_read:
+                with T.If(number == 0), T.Then():
+                    side.pack(reading, chunk, part, owns)
+        with T.serial(wide(0), part.count) as k:
+            self._add_row(left, right, part.first + k)
 
-    def _add_row(self, left: Reading, right: Reading, k: Any, partial: tuple[Any, Any]) -> None:
+    def _add_row(self, left: Reading, right: Reading, k: Any) -> None:
         """Add the products of row `k` of the chunk."""
-        block, row = self.block, self.chunk.start + k
+        block, row = self.block, (self.chunk.start + k, k)
         values = T.alloc_buffer((self.vectors * self.lanes,), self.dtype)
-        block.right.read(right, (row, k), partial[1], values)
-        if left.is_first and (block.left.is_reused or partial[0] is not None):
-            block.left.read(left, (row, k), partial[0])
+        with right.each() as place:
+            T.buffer_store(values, block.right.vector(right, row, place), [ramp(place, self.lanes)])
         with unrolled(self.height) as r:
-            x = T.Bind(block.left.number(left, (row, k), r))
+            x = T.Bind(block.left.number(left, row, r))
             with unrolled(self.vectors) as v:
                 own, value = self._own(r, v), load(values, ramp(v * self.lanes, self.lanes))
                 total = load(self.own, own) + tirx.Broadcast(x, self.lanes) * value
@@ -198,14 +196,6 @@ class _Tile:
 
     def _stored(self, r: Any, v: Any) -> Any:
         return ramp(self.stored + (r * self.vectors + v) * self.lanes, self.lanes)
-
-
-def _if_first(number: Any, total: int, body: Callable[[bool], None]) -> None:
-    """Emit `body(True)` for number 0, and `body(False)` for other numbers if there are any."""
-    if total == 1:
-        body(True)
-    else:
-        _either(number == 0, lambda: body(True), lambda: body(False))
 
 
 def _either(condition: Any, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
