@@ -77,8 +77,9 @@ class Shape(NamedTuple):
 
     @property
     def last_vectors(self) -> int:
-        """Number of vectors in the last panel, which may be narrower."""
-        return -(-(self.columns - (self.panels - 1) * self.width) // self.lanes)
+        """Number of vectors in the last panel; one of a single vector would run at half the speed."""
+        rest = -(-(self.columns - (self.panels - 1) * self.width) // self.lanes)
+        return rest if rest > 1 else self.vectors
 
     @property
     def most(self) -> tuple[int, int]:
