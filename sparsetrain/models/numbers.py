@@ -122,10 +122,10 @@ class Binned(PiecewiseLinear):
     def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
         super().__init__(bins, *rest)
         width = int(self.starts.shape[1])
-        edges = np.full((len(bins), width + 1), _OPEN, np.float32)
+        begins = np.full((len(bins), width), _OPEN, np.float32)
         for n, each in enumerate(bins):
-            edges[n, : len(each) + 1] = [-_OPEN, *each]
-        self.begins, self.ends = _given(edges[:, :-1]), _given(edges[:, 1:])
+            begins[n, : len(each) + 1] = [-_OPEN, *each]
+        self.begins = _given(begins)
 
     def forward(self, dense: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) -> (B, N, D)."""

@@ -14,9 +14,11 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax import op
+from tvm.relax.frontend import nn
 
 from sparsetrain import ad
 from sparsetrain.embedding import embedding_bag, lookup
+from sparsetrain.models.binned import binned
 from sparsetrain.models.interaction import interaction
 from sparsetrain.ops.graph import csr_product
 
@@ -51,6 +53,15 @@ XY = {"x": ("B", 3), "y": ("B", 3)}
 TABLE = {"table": (ROWS, 3)}
 IDS = {"ids": ("N",)}
 BAGS = {"ids": ("N",), "offsets": (6,)}
+
+
+def _of_bins(weight: relax.Expr, bias: relax.Expr, missing: relax.Expr) -> relax.Expr:
+    """Two numbers in three bins each; in the last row, the second number is missing."""
+    dense = [[-2.0, 0.5, 0, 0], [1.5, 7.0, 0, 0], [0.2, 1.0, 0, 0], [3.0, 0.0, 0, 1]]
+    begins = [[-np.inf, 0.0, 1.0], [-np.inf, 1.0, 2.0]]
+    starts, scales = [[-1.0, 0.0, 1.0], [0.0, 1.0, 2.0]], [[1.0, 1.0, 0.5], [1.0, 1.0, 0.25]]
+    given = (relax.const(np.array(each), "float64") for each in (dense, starts, scales, begins))
+    return binned(*(nn.Tensor(_expr=each) for each in (*given, weight, bias, missing)))._expr
 
 
 def _of_graph(dense: relax.Expr) -> relax.Expr:
@@ -382,6 +393,12 @@ DENSE_CASES = [
         "relax.sparsetrain.interaction",
         {"x": ("B", 3), "e": ("B", 4, 3)},
         lambda x, e: interaction(x, e),
+    ),
+    Case(
+        "binned",
+        "relax.sparsetrain.binned",
+        {"weight": (2, 6, 3), "bias": (2, 3), "missing": (2, 3)},
+        _of_bins,
     ),
     Case(
         "densify",
