@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
@@ -15,9 +15,35 @@ from sparsetrain.system.argument_checks import is_int, require_type
 from sparsetrain.tables.growth import RARE, copy_grown_
 from sparsetrain.training.processes import known, same_processes
 
+Trained = TypeVar("Trained", bound=Any)  # a `Trainer`
 
-def grown(trainer: Any, encoder: Encoder) -> Any:
-    """Return a trainer with the rows of a newer encoder; see `Trainer.extended`."""
+
+def extended(trainer: Trained, encoder: Encoder) -> Trained:
+    """Return a trainer that continues from this one, with rows for new values.
+
+    Known values keep their rows, weights and slots. A new value's row starts as a copy of the
+    row for rare values, which scored it before, so no prediction changes; its slots start
+    fresh. Steps and schedules continue; epochs count from 0, as in a new run. This trainer
+    stays unchanged, so both are in memory.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        ``trainer.encoder.extended(newer data)``.
+
+    Raises
+    ------
+    ConfigError
+        If the encoder does not extend this trainer's, or a parameter other than a table has a
+        shape that depends on the rows.
+
+    Examples
+    --------
+    >>> trainer = st.load("monday")  # doctest: +SKIP
+    >>> trainer = trainer.extended(trainer.encoder.extended("tuesday.parquet"))
+    ... # doctest: +SKIP
+    >>> trainer.fit("tuesday.parquet", run="tuesday")  # doctest: +SKIP
+    """
     require_type("encoder", encoder, Encoder, "trainer.encoder.extended(newer data)")
     made = type(trainer)(
         grown_model(trainer.model, trainer.encoder, encoder),

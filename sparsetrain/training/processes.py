@@ -142,7 +142,7 @@ class OneProcess:
 ALONE = OneProcess()
 
 
-def same_processes(trainer: Any) -> dict[str, OneProcess]:
+def same_processes(trainer: Any) -> dict[str, Any]:
     """Return arguments that construct a new trainer for the same processes."""
     return {"parallel": trainer.parallel}
 

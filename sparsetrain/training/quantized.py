@@ -39,8 +39,19 @@ class QuantizedModel(Predictor):
     fit = step
 
 
-def quantize(trained: Predictor) -> QuantizedModel:
-    """Make a quantized model from a trained model; see `Trainer.quantized`."""
+def quantized(trained: Any) -> QuantizedModel:
+    """Return a model for prediction only, with int8 tables of D + 8 bytes per row.
+
+    It predicts on the same target, in the same precision. If several processes train, each
+    returns a model with all rows.
+
+    Raises
+    ------
+    ConfigError
+        If the model's class does not accept ``table_dtype``.
+    NumericalError
+        If a row of a table is not finite.
+    """
     same = table_format_of(trained.model) is INT8
     model = _for_prediction(trained.model, INT8 if same else UINT8)
     arithmetic = Arithmetic(trained.precision, trained.target)

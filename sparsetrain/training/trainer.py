@@ -25,7 +25,6 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.models.model_checks import (
     model_for,
     norm_of_rows,
@@ -43,12 +42,13 @@ from sparsetrain.training.chosen_items import learn_
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.fit.call import fit
 from sparsetrain.training.gradient_program import gradient_program
-from sparsetrain.training.grown_model import grown
+from sparsetrain.training.grown_model import extended
+from sparsetrain.training.named_tables import load_table, table
 from sparsetrain.training.on_disk import with_disk
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.processes import ALONE, fitted, together, whole
 from sparsetrain.training.profile import profile
-from sparsetrain.training.quantized import QuantizedModel, quantize
+from sparsetrain.training.quantized import quantized
 from sparsetrain.training.run.state import RunState
 from sparsetrain.training.save import describe_trainer
 from sparsetrain.training.state import rule_then
@@ -301,53 +301,10 @@ class Trainer(Predictor):
 
     fit = fitted(fit)
     profile = whole(profile)
-
-    @together
-    @synchronized
-    def extended(self, encoder: Encoder) -> Trainer:
-        """Return a trainer that continues from this one, with rows for new values.
-
-        Known values keep their rows, weights and slots. A new value's row starts as a copy of the
-        row for rare values, which scored it before, so no prediction changes; its slots start
-        fresh. Steps and schedules continue; epochs count from 0, as in a new run. This trainer
-        stays unchanged, so both are in memory.
-
-        Parameters
-        ----------
-        encoder : Encoder
-            ``trainer.encoder.extended(newer data)``.
-
-        Raises
-        ------
-        ConfigError
-            If the encoder does not extend this trainer's, or a parameter other than a table has a
-            shape that depends on the rows.
-
-        Examples
-        --------
-        >>> trainer = st.load("monday")  # doctest: +SKIP
-        >>> trainer = trainer.extended(trainer.encoder.extended("tuesday.parquet"))
-        ... # doctest: +SKIP
-        >>> trainer.fit("tuesday.parquet", run="tuesday")  # doctest: +SKIP
-        """
-        return grown(self, encoder)
-
-    @together
-    @synchronized
-    def quantized(self) -> QuantizedModel:
-        """Return a model for prediction only, with int8 tables of D + 8 bytes per row.
-
-        It predicts on the same target, in the same precision. If several processes train, each
-        returns a model with all rows.
-
-        Raises
-        ------
-        ConfigError
-            If the model's class does not accept ``table_dtype``.
-        NumericalError
-            If a row of a table is not finite.
-        """
-        return quantize(self)
+    extended = together(synchronized(extended))
+    quantized = together(synchronized(quantized))
+    table = whole(table)
+    load_table = whole(synchronized(load_table))
 
     @together
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
@@ -384,51 +341,6 @@ class Trainer(Predictor):
         if counts is not None:
             self._recount(counts)
         self._restored()
-
-    @whole
-    def table(self, name: str) -> np.ndarray:
-        """Return a copy of an embedding table, (V, D) float32, by the name of one of its columns.
-
-        Its rows correspond to ``trainer.encoder.values(name)``.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such table.
-        """
-        with self.snapshot() as state:
-            rows = state.arrays[self._table_name(name)]
-            return format_of(str(rows.dtype)).floats(rows)
-
-    @whole
-    @synchronized
-    def load_table(self, name: str, rows: np.ndarray) -> None:
-        """Overwrite an embedding table, for example with pretrained vectors; its slots stay.
-
-        To keep a table fixed, use the group ``ParamGroup("embeddings.NAME.*", lr=0)``.
-
-        Parameters
-        ----------
-        name : str
-            Name of any column that uses the table.
-        rows : (V, D) floats
-            Rounded to the dtype of the table.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such table, the shape differs, or a number is not finite.
-        """
-        self._averages = None
-        self.params.load_(self._table_name(name), rows, f"load_table: {name}")
-
-    def _table_name(self, name: str) -> str:
-        full = self.model.table_of(name)
-        tables = [own for table in self.params.each() for own in table.named]
-        if full not in tables:
-            known = ", ".join(t.removeprefix("embeddings.").rpartition(".")[0] for t in tables)
-            raise ConfigError(f"there is no table {name!r}; tables are {known}")
-        return full
 
     @synchronized
     def restore_(self, saved: Saved) -> None:
