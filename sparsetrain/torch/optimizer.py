@@ -104,7 +104,7 @@ class RowSparseOptimizer(torch.optim.Optimizer):
     def flush_(self) -> None:
         """Bring up to date all rows that lag in exact mode, before memory is read directly."""
         for group in self._groups:
-            group.flush_()
+            group.state.tables.flush()
 
     def state_dict(self) -> dict[str, Any]:
         """Return slots and groups as PyTorch's optimizers do, after bringing rows up to date."""
@@ -186,11 +186,6 @@ class Group:
             gradients = {name: _gradient(name, parameter) for name, parameter in given.items()}
             self.optimizer.apply_(self.params, gradients, self.state)
             torch.autograd.graph.increment_version(given.values())
-
-    def flush_(self) -> None:
-        """Bring all rows up to date."""
-        for table in self.state.tables.each():
-            table.flush()
 
 
 def _gradient(name: str, parameter: torch.Tensor) -> Gradient:
