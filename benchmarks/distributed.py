@@ -4,8 +4,9 @@
 Both arms live in the same processes and take turns: in a turn of the one process, rank 0 computes
 on all threads and the others sleep; then all ranks compute, each on its share.
 
-    mpiexec -n 2 python benchmarks/distributed.py --config kaggle --batch 2048 --cap 2000000
-    mpiexec -n 2 python benchmarks/distributed.py --config mlperf --cap 200000 --shard row
+    P=benchmarks/distributed.py
+    mpiexec -n 2 --bind-to none python $P --config kaggle --batch 2048 --cap 2000000
+    mpiexec -n 2 --bind-to none python $P --config mlperf --cap 200000 --shard row
     python benchmarks/distributed.py --config kaggle          # one rank, beside unfused steps
 """
 
