@@ -105,6 +105,7 @@ def _apply_tile(
     lanes: int,
 ) -> None:
     block, left, right = product.info.block_rv, product.left, product.right
+    columns = product.columns if isinstance(product.columns, int) else None
     is_small = _is_small(sch, product)
     tiles = -(-int(product.rows) // tile.rows) if is_small else _tiles(product, tile)
     final = inline_all_but_last(sch, others)
@@ -118,6 +119,10 @@ def _apply_tile(
     loops = _tile_loops(sch, product, tile, tiles, by_panel=in_place and not is_small)
     sch.reverse_compute_at(epilogue, loops.tile)
     vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], lanes)
+    if columns is not None and columns > tile.columns and columns % lanes:
+        # Vectors inside the bounds get a loop of their own: with a check of each number, they would
+        # be stored number by number.
+        sch.annotate(sch.get_loops(epilogue)[-2], "pragma_loop_partition_hint", True)
     if not in_place:
         pack_row_blocks(sch, block, left, tile.rows, loops.task)
     if is_small:

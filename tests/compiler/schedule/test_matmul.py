@@ -120,6 +120,14 @@ def test_columns_that_no_vector_divides_are_packed_as_vectors_all_the_same(targe
     assert re.search(r"\(v1 // T\.int64\((\d+)\) \+ T\.int64\(1\)\) \* T\.int64\(\1\) <= ", script)
 
 
+def test_only_vectors_across_the_last_column_are_stored_number_by_number():
+    odd, even = (
+        scheduled({"x": ("b", 32), "w": (32, columns)}, op.matmul, "host") for columns in (45, 48)
+    )
+    # The pass `LoopPartition` gives vectors inside the bounds a loop without checks of numbers.
+    assert "loop_partition_hint" in odd and "loop_partition_hint" not in even
+
+
 STACKED = {"x": ("b", 5, 12), "y": ("b", 12, 9), "w": (12, 9), "q": ("b", 20)}
 OTHERS = {
     "a product with a static row count": (
