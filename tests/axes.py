@@ -61,8 +61,8 @@ AXES = {
     ),
     "bags": Axis(
         r"\bhas_bags\b|\bpooling\b|(?<!rows are )\bweighted\b|\bbags\b",
-        r"/bags\.py|ragged|data/rows|/by_feature",
-        12,
+        r"/bags\.py|ragged|data/batch|/by_feature",
+        11,
     ),
     "kinds of labels": Axis(
         r'label_kinds|LabelKind|is_clicks|(?<!": )"(binary|real)"|\b(Binary|Real|Classes)\(',
@@ -72,12 +72,12 @@ AXES = {
     "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 10),
     "weights of rows": Axis(r"row_weights|with_weights", r"^$", 8),
     "text that is a number": Axis(
-        r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 9
+        r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 7
     ),
     "encoded data": Axis(
         r"\.encoded\b|is_converted|treat_as|read_converted",
         r"conversion/|columns/plain",
-        12,
+        10,
     ),
     "several processes": Axis(
         r"\b(self|asked|trainer|predictor)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]"

@@ -9,7 +9,7 @@ import pytest
 from tests import acts, axes
 from tests.docs.test_path import STEP as PATH
 
-FILES_OF_ACTS = {"step": 15, "encode": 17, "Encoder.fit": 20, "epoch": 19, "convert": 32}
+FILES_OF_ACTS = {"step": 15, "encode": 14, "Encoder.fit": 19, "epoch": 18, "convert": 31}
 WORDS_OF_THE_PATH = 8_344
 
 

@@ -97,7 +97,7 @@ def _modules_of(names: set[str], modules: dict[str, Path]) -> set[str]:
 
 # Folders and files of `data` in the order of the pipeline: each imports only those before it.
 PIPELINE_ORDER = [
-    *("shared_tables", "values", "ragged", "rows", "batch", "derived"),
+    *("shared_tables", "values", "ragged", "batch", "rows", "derived"),
     *(
         "dense",
         "schema",

@@ -10,7 +10,6 @@ result is a `Batch` with its `Position`.
 """
 
 from sparsetrain.data.batch import Batch as Batch
-from sparsetrain.data.batch import BatchSource as BatchSource
 from sparsetrain.data.batch import Position as Position
 from sparsetrain.data.conversion import convert_files as convert_files
 from sparsetrain.data.encode.encoder import Encoder as Encoder
@@ -28,15 +27,16 @@ from sparsetrain.data.read.source import Source as Source
 from sparsetrain.data.read.split import split_share as split_share
 from sparsetrain.data.read.split import split_time as split_time
 from sparsetrain.data.read.split import split_windows as split_windows
+from sparsetrain.data.rows import BatchSource as BatchSource
 from sparsetrain.data.rows import Share as Share
+from sparsetrain.data.schema.column_rule import ColumnRule as ColumnRule
+from sparsetrain.data.schema.column_rule import Linear as Linear
+from sparsetrain.data.schema.column_rule import TextFormat as TextFormat
 from sparsetrain.data.schema.columns import Columns as Columns
 from sparsetrain.data.schema.columns import find_columns as find_columns
 from sparsetrain.data.schema.derived import Derived as Derived
 from sparsetrain.data.schema.numbers import with_buckets as with_buckets
-from sparsetrain.data.schema.schema import ColumnRule as ColumnRule
-from sparsetrain.data.schema.schema import Linear as Linear
 from sparsetrain.data.schema.schema import Schema as Schema
-from sparsetrain.data.schema.schema import TextFormat as TextFormat
 from sparsetrain.data.stream.dataset import Dataset as Dataset
 from sparsetrain.data.synthetic import SyntheticCriteo as SyntheticCriteo
 from sparsetrain.data.synthetic import Truth as Truth

@@ -29,9 +29,10 @@ from sparsetrain.data.column_sample import (
     values_of,
 )
 from sparsetrain.data.list_columns import separator_of, vector_width
+from sparsetrain.data.schema.column_rule import Linear
 from sparsetrain.data.schema.columns import require_columns, require_kind
 from sparsetrain.data.schema.derived import Derived
-from sparsetrain.data.schema.schema import Linear, Schema
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError

@@ -25,7 +25,8 @@ from sparsetrain.data.read.split import (
     window_name,
     window_starts,
 )
-from sparsetrain.data.schema.schema import ColumnRule, Schema
+from sparsetrain.data.schema.column_rule import ColumnRule
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number, require_int

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.category import Category, Settings
+from sparsetrain.data.columns.category import FIRST, Category
 from sparsetrain.data.columns.counts import ValueCounts, kind_of_column, of_kind
-from sparsetrain.data.columns.vocabulary import FIRST
 from sparsetrain.data.encode.learn import encoder_of
 from sparsetrain.data.encode.reader import Reader, bind, labels_in
-from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.encode.rules import Rules, Settings
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rows`: encoded rows on their way from pieces to batches: joined, regrouped, permuted.
+"""Encoded rows on their way from pieces to batches: regrouped, permuted, counted; own batches.
 
-Ids are one per feature in an array (n, F), or F `Ragged` of n bags each. Code that cuts, joins or
-checks rows uses these functions and need not distinguish the two forms. Operations work on whole
-arrays and do not change the values in a row. Ids are int32 here and int64 in the batch. A piece is
-stored by column, a batch by row.
+Operations work on whole arrays and do not change the values in a row.
 
 `ShareMeter` counts reserved ids: missing, and rare or never seen. A model knows nothing about such
 values, so a large share means that the data differ from the training data. Encoders of already
@@ -14,172 +11,16 @@ encoded data reserve no ids.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
-from sparsetrain.data.ragged import Ragged, check_bags, concat_bags, one_each
-from sparsetrain.data.values.arrays import Array, first_negative, to_ids
+from sparsetrain.data.batch import Batch, Rows, by_feature, concat_rows
+from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataError, DataWarning
 from sparsetrain.parsing.identity import MISSING, UNSEEN
-
-Ids = Array | tuple[Ragged, ...]
-
-
-def joined_ids(features: Sequence[Array | Ragged]) -> Ids:
-    """Join the ids of all features; if any has bags, all get bags, and likewise for weights."""
-    if not any(isinstance(ids, Ragged) for ids in features):
-        return np.stack(features).T  # type: ignore[arg-type]  # each feature contiguous
-    bags = [ids if isinstance(ids, Ragged) else one_each(ids) for ids in features]
-    if any(each.weights is not None for each in bags):
-        bags = [each.weighted() for each in bags]
-    return tuple(bags)
-
-
-def num_features(ids: Ids) -> int:
-    """Return the number of features, F."""
-    return len(ids) if isinstance(ids, tuple) else int(ids.shape[1])
-
-
-def by_feature(ids: Ids) -> Sequence[Array]:
-    """Return all ids of each feature, with bags concatenated."""
-    return [bags.ids for bags in ids] if isinstance(ids, tuple) else ids.T
-
-
-def arrays_of(ids: Ids) -> Iterator[Array | None]:
-    """Yield the arrays that ids are made of; None for bags without weights."""
-    for part in ids if isinstance(ids, tuple) else (ids,):
-        yield from (part.ids, part.offsets, part.weights) if isinstance(part, Ragged) else (part,)
-
-
-def take_ids(ids: Ids, index: Array | slice) -> Ids:
-    """Return the ids of the rows at `index`: a view for a slice if possible."""
-    if isinstance(ids, tuple):
-        return tuple(bags.take(index) for bags in ids)
-    return rows_at(ids, index)
-
-
-def rows_at(array: Array, index: Array | slice) -> Array:
-    """Return rows of an array: a view for a slice, a copy for an array."""
-    # `array[index]` gathers number by number, which takes four times as long.
-    return array[index] if isinstance(index, slice) else np.take(array, index, axis=0)
-
-
-def concat_ids(pieces: Sequence[Any]) -> Ids:
-    """Return the ids of the rows of all pieces, in order."""
-    if isinstance(pieces[0], tuple):
-        return tuple(concat_bags(feature) for feature in zip(*pieces, strict=True))
-    return np.concatenate(pieces)
-
-
-def owned_ids(ids: Ids) -> Ids:
-    """Return a copy in int64, as in a batch."""
-    if isinstance(ids, tuple):
-        return tuple(bags.owned() for bags in ids)
-    return ids.astype(np.int64, order="C")
-
-
-def checked_ids(ids: Any, num_rows: int) -> Ids:
-    """Check a user's ids of `num_rows` rows, and return a copy in int64."""
-    if isinstance(ids, Ragged):
-        raise DataError("ids is one Ragged; give a sequence of them, one for each feature")
-    if isinstance(ids, (list, tuple)) and any(isinstance(item, Ragged) for item in ids):
-        if not all(isinstance(item, Ragged) for item in ids):
-            raise DataError("ids mixes Ragged with something else; give a Ragged for each feature")
-        return tuple(check_bags(bags, feature, num_rows) for feature, bags in enumerate(ids))
-    array = to_ids(ids, "ids", 2)
-    if len(array) != num_rows:
-        raise DataError(f"ids have {len(array)} rows, dense has {num_rows}")
-    where = first_negative(array)
-    if where is not None:
-        shown = np.asarray(ids)[where]
-        raise DataError(f"ids: row {where[0]}, feature {where[1]}: id {shown} is not in 0..2**63-1")
-    return array
-
-
-def first_outside(ids: Ids, rows: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return (row, feature, id) of the first id outside its table, or None.
-
-    Single ids are checked row by row, bags feature by feature.
-    """
-    if isinstance(ids, tuple):
-        for feature, (bags, limit) in enumerate(zip(ids, rows, strict=True)):
-            if len(bags.ids) and bags.ids.max() >= limit:
-                place = int(np.argmax(bags.ids >= limit))
-                return bags.row_of(place), feature, int(bags.ids[place])
-        return None
-    outside = ids >= np.asarray(rows, dtype=np.int64)
-    if not outside.any():
-        return None
-    row, feature = (int(i) for i in np.argwhere(outside)[0])
-    return row, feature, int(ids[row, feature])
-
-
-_MOST_IDS = 2**31 - 1  # the most that offsets of a list column can count
-
-
-def as_columns(ids: Ids) -> Iterator[tuple[pa.Array, pa.Array | None]]:
-    """Yield the ids of each feature as an int32 column, and the weights of bags, if any."""
-    if isinstance(ids, tuple):
-        yield from map(as_lists, ids)
-    else:
-        yield from ((pa.array(np.ascontiguousarray(column)), None) for column in ids.T)
-
-
-def as_lists(bags: Ragged) -> tuple[pa.Array, pa.Array | None]:
-    """Return the bags as list columns of int32 ids, and of float32 weights if there are weights.
-
-    Raises
-    ------
-    DataError
-        If the bags hold too many ids for the int32 offsets of a list column.
-    """
-    if bags.offsets[-1] > _MOST_IDS:
-        raise DataError(
-            f"lists of {len(bags):,} rows hold {bags.offsets[-1]:,} ids, more than "
-            f"{_MOST_IDS:,}: limit them by max_length in a schema file"
-        )
-    offsets = pa.array(bags.offsets.astype(np.int32))
-    ids = pa.ListArray.from_arrays(offsets, pa.array(bags.ids.astype(np.int32)))
-    if bags.weights is None:
-        return ids, None
-    return ids, pa.ListArray.from_arrays(offsets, pa.array(bags.weights))
-
-
-class Rows(NamedTuple):
-    """n encoded rows.
-
-    Attributes
-    ----------
-    dense : (n, F_dense) float32
-    ids : (n, F) int32, or F `Ragged` of n bags each
-    labels : (n,) or (n, T) float32 or None
-    weights : (n,) float32 or None
-    """
-
-    dense: Array
-    ids: Ids
-    labels: Array | None
-    weights: Array | None = None
-
-    @property
-    def size(self) -> int:
-        """Number of rows, n."""
-        return len(self.dense)
-
-    def at(self, index: Array | slice) -> Rows:
-        """Return the rows at `index`: a view for a slice if possible, a copy for an array."""
-        labels, weights = (
-            None if array is None else rows_at(array, index)
-            for array in (self.labels, self.weights)
-        )
-        return Rows(rows_at(self.dense, index), take_ids(self.ids, index), labels, weights)
-
-    def plain(self) -> Rows:
-        """Return the rows themselves; see `PermutedRows`."""
-        return self
 
 
 class PermutedRows(NamedTuple):
@@ -212,19 +53,6 @@ class PermutedRows(NamedTuple):
 
 
 Piece = TypeVar("Piece", Rows, PermutedRows)
-
-
-def concat_rows(pieces: list[Rows]) -> Rows:
-    """Return the rows of all pieces, in order."""
-    if len(pieces) == 1:
-        return pieces[0]
-    dense, ids, labels, weights = zip(*pieces, strict=True)
-    return Rows(
-        np.concatenate(dense),
-        concat_ids(ids),
-        None if labels[0] is None else np.concatenate(labels),
-        None if weights[0] is None else np.concatenate(weights),
-    )
 
 
 def regroup(pieces: Iterable[Rows | PermutedRows], size: int) -> Iterator[Rows]:
@@ -342,3 +170,57 @@ class ShareMeter:
 def _count(ids: Array) -> tuple[int, ...]:
     counts = (np.count_nonzero(ids == reserved) for reserved in (MISSING, UNSEEN))
     return len(ids), *(int(count) for count in counts)
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """A user's own batches, of any size and in any order.
+
+    Attributes
+    ----------
+    name : str
+    items : iterable of Batch
+    """
+
+    name: str
+    items: Iterable[Any]
+
+    num_rows = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the batches.
+
+        Raises
+        ------
+        DataError
+            If an item is not a `Batch`, or there are no items, for example when an iterator is read
+            twice.
+        """
+        index = -1
+        for index, item in enumerate(self.items):
+            if not isinstance(item, Batch):
+                raise DataError(
+                    f"{self.name}: item {index} is a {type(item).__name__}; it must be a Batch: "
+                    f"{_as_batch(item)}"
+                )
+            yield item
+        if index < 0:
+            raise DataError(
+                f"{self.name}: no batches; an iterator can be read only once, "
+                "give a list or an object whose __iter__ starts anew"
+            )
+
+
+def _as_batch(item: Any) -> str:
+    """Describe how to make a batch of an item."""
+    if isinstance(item, (list, tuple)):
+        return "(Batch(*arrays) for arrays in ...) makes batches of dense, ids and labels"
+    if isinstance(item, Mapping):
+        return (
+            "(encoder.encode(table) for table in ...) makes a batch of each dict of columns; rows "
+            "that are dicts can be given as a list, [*rows]"
+        )
+    return (
+        "(encoder.encode(table) for table in ...) makes a batch of each table; to read one table, "
+        "give a DataFrame, an Arrow table or a dict of columns itself"
+    )

@@ -56,11 +56,6 @@ def require_shared(cls: str, column: str, other: str, known: Mapping[str, str]) 
         )
 
 
-def describe_sharing(names: Sequence[str], share: Mapping[str, str]) -> list[str]:
-    """Describe the shared tables: for each of `names` without its own table, the owner."""
-    return [f"{name} shares the table of {share[name]}" for name in names if name in share]
-
-
 def _place(column: str, table: str) -> str:
     return "has a table of its own" if table == column else f"shares the table of {table}"
 

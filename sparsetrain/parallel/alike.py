@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.data import Batch, Dataset
-from sparsetrain.data.rows import arrays_of
+from sparsetrain.data.batch import arrays_of
 from sparsetrain.errors import DataError
 from sparsetrain.parallel.comm import Comm, as_bytes
 from sparsetrain.training.fit.resume import fingerprint_of

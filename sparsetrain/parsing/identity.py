@@ -56,11 +56,11 @@ class Texts:
         return cls(np.frombuffer(b"".join(texts), np.uint8), ends)
 
 
-class Values(NamedTuple):
+class Entries(NamedTuple):
     """A column's kind, and its values that have a row, each of them once."""
 
     kind: int  # of `KINDS`
     numbers: np.ndarray  # (n,) int64
     number_ids: np.ndarray  # (n,) int64, 2 or more
-    texts: Sequence[bytes] = ()
+    texts: Texts = Texts.of(())
     text_ids: np.ndarray = np.zeros(0, np.int64)  # (m,)

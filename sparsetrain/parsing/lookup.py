@@ -17,7 +17,7 @@ import numpy as np
 
 from sparsetrain.kernels.builder import LINE_BYTES
 from sparsetrain.parsing import keys
-from sparsetrain.parsing.identity import Texts, Values
+from sparsetrain.parsing.identity import Entries, Texts
 from sparsetrain.parsing.keys import FIELDS, GOLDEN
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, tensor_at, zeros
@@ -37,7 +37,7 @@ _number_ids = cache(with_builder_lock(host_kernel("ids of numbers", keys.number_
 class Lookup:
     """Ids of the values of several columns."""
 
-    def __init__(self, columns: Sequence[Values]) -> None:
+    def __init__(self, columns: Sequence[Entries]) -> None:
         self._values = tuple(columns)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Lookup:
             fits = (numbers >= 0) & (numbers < 1 << 32)
             column[1:3] = short.add(numbers[fits], numbers[fits] << 32 | ids[fits])
             column[3:5] = long.add(numbers[~fits], numbers[~fits], ids[~fits])
-            texts = Texts.of(values.texts)
+            texts = values.texts
             places = texts.offsets + 4 * np.arange(len(texts.offsets))
             hashes, entries = hashes_of(texts), size + places[:-1]
             column[5:] = text.add(hashes, entries, hashes << 32 | values.text_ids)

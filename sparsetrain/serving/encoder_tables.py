@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.columns.vocabulary import Vocabulary, pool_of
+from sparsetrain.data.columns.category import Pool, Vocabulary
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.serving.manifest import Record, float_bits
@@ -18,7 +18,7 @@ from sparsetrain.serving.model_inputs import ModelInputs
 def hash_tables(rules: Rules, read: ModelInputs) -> Sequence[np.ndarray]:
     """Return the tables in which the key kernel finds ids; none for already encoded columns."""
     known = _vocabularies(rules, read)
-    return pool_of(known).lookup.arrays if known else ()
+    return Pool(tuple(each.entries for each in known)).lookup.arrays if known else ()
 
 
 def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:
@@ -33,7 +33,7 @@ def signature(rules: Rules, read: ModelInputs) -> Record:
     has_ends = read.takes_features or any(record[1] == "offsets" for record in read.records)
     flags = sum(column.has_flag for column in read.dense)
     width = sum(len(column.inputs) for column in read.dense)
-    encoded = not any(column.reserves for column in rules.features)
+    encoded = not rules.reserves
     nan_is_missing = rules.settings.nan == "missing"
     return tuple(
         map(int, (has_ends, read.takes_features, max(width, 1), flags, encoded, nan_is_missing))

@@ -14,7 +14,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.data import Batch, Dataset, Ragged
-from sparsetrain.data.columns.vocabulary import MISSING
+from sparsetrain.data.columns.category import MISSING
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.metrics import RankingMetrics
 from sparsetrain.models.draws import Draws

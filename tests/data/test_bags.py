@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from sparsetrain.data import ColumnRule, Dataset, Encoder, Ragged, Schema, convert_files
-from sparsetrain.data.rows import as_lists
+from sparsetrain.data.batch import as_lists
 from sparsetrain.errors import DataError
 from tests.data.criteo_tables import write
 

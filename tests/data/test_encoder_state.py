@@ -65,16 +65,36 @@ def edit(name, index, value):
     return change
 
 
+def column(index, **values):
+    def change(state):
+        state["columns"][index] |= values
+
+    return change
+
+
+def columns(**values):
+    def change(state):
+        for each in state["columns"]:
+            each |= values
+
+    return change
+
+
+def without(name):
+    return lambda state: state["columns"][0].pop(name)
+
+
 MANIFESTS = {
     "another file's": (put("format", "x"), "is not an encoder's"),
-    "a later version": (put("version", 4), "has version 4, but this program reads 3 and 2"),
-    "no rows": (drop("rows"), ": rows is missing"),
-    "rows of another number": (put("rows", [5]), "has more or fewer rows than columns"),
-    "negative rows": (put("rows", [-5] * 4), "has a table of impossible size"),
-    "rows beyond memory": (put("rows", [2**60] * 4), "has a table of impossible size"),
-    "rows that are true": (put("rows", [True] * 4), ": rows.0 is True; it must be"),
+    "an earlier version": (put("version", 3), "has version 3, but this program reads 4: fit the"),
+    "a later version": (put("version", 5), "has version 5, but this program reads 4: fit the"),
+    "no rows": (without("rows"), ": columns.0.rows is missing"),
+    "negative rows": (columns(rows=-5), "column 'C1' has a table of impossible size"),
+    "rows beyond memory": (columns(rows=2**60), "column 'C1' has a table of impossible size"),
+    "rows that are true": (column(1, rows=True), ": columns.1.rows is True; it must be"),
     "no columns": (put("columns", []), "has no columns"),
-    "columns that are numbers": (put("dense_columns", [1]), ": dense_columns.0 is 1; it must"),
+    "columns of one name": (column(1, name="C1"), "two columns have one name"),
+    "columns that are numbers": (put("dense", [1]), ": dense.0 is 1; it must"),
     "an unknown setting": (settings(color="red"), "unknown key 'settings.color'; there are"),
     "a setting of another type": (settings(min_count="5"), ": settings.min_count is '5'; it"),
     "a setting left out": (lambda state: state["settings"].pop("nan"), "lacks a setting"),
@@ -88,18 +108,18 @@ MANIFESTS = {
         "there is no category 'C99'",
     ),
     "a setting out of range": (settings(min_count=0), "min_count is 0; it must be 1 or more"),
-    "fewer rows than ids": (put("rows", [3] * 4), "gives a value a row outside its table"),
-    "no shares": (drop("rare_shares"), ": rare_shares is missing"),
-    "no base": (put("hexadecimal", ["x"] * 4), ": hexadecimal.0 is 'x'; it must"),
-    "no unsigned columns": (drop("unsigned"), ": unsigned is missing"),
-    "an unknown unsigned column": (put("unsigned", ["x"]), "names no columns in 'unsigned'"),
-    "no kinds": (drop("kinds"), "has more or fewer kinds than columns"),
-    "a kind that is none": (put("kinds", ["text"] * 3 + ["words"]), "names no kind in 'kinds'"),
-    "kinds of an older version": (put("version", 2), "has kinds, which its version did not know"),
-    "fewer shares": (put("rare_shares", [0.5]), "has more or fewer rare_shares than"),
-    "a share beyond all": (put("rare_shares", [1.5] * 4), "has no shares in 'rare_shares'"),
-    "shares that are text": (put("rare_shares", ["0"] * 4), ": rare_shares.0 is '0'; it must"),
-    "encoded, with arrays": (put("encoded", True), "has arrays that already encoded data does not"),
+    "fewer rows than ids": (columns(rows=3), "gives a value a row outside its table"),
+    "no share": (without("rare_share"), ": columns.0.rare_share is missing"),
+    "no unsigned column": (without("unsigned"), ": columns.0.unsigned is missing"),
+    "a sign that is text": (column(2, unsigned="x"), ": columns.2.unsigned is 'x'; it must"),
+    "no kind": (without("kind"), ": columns.0.kind is missing"),
+    "a kind that is none": (column(3, kind="words"), "column 'C4' has an unknown kind"),
+    "a kind for only some": (column(3, kind=None), "only some columns have kinds"),
+    "an unknown key": (column(0, color="red"), "unknown key 'columns.0.color'; there are name,"),
+    "a null share": (column(1, rare_share=None), "column 'C2' has no 'rare_share'"),
+    "a share beyond all": (column(2, rare_share=1.5), "column 'C3' has no 'rare_share'"),
+    "shares that are text": (column(0, rare_share="0"), ": columns.0.rare_share is '0'; it must"),
+    "encoded, with arrays": (columns(kind=None), "has arrays that already encoded data does not"),
 }
 
 ARRAYS = {

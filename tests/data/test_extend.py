@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsetrain.data import ColumnRule, Encoder, Schema
-from sparsetrain.data.columns.category import Category
+from sparsetrain.data.columns.category import Category, Vocabulary
 from sparsetrain.data.columns.counts import count_values
-from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.values.arrow_values import NanRule
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError, DataWarning

@@ -7,7 +7,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.data import ColumnRule, Derived, Encoder, Schema, with_buckets
-from sparsetrain.data.schema.schema import Linear
+from sparsetrain.data.schema.column_rule import Linear
 from sparsetrain.errors import ConfigError
 
 PLAIN = Schema(dense=("price",), categories=("site",))

@@ -228,7 +228,7 @@ def without_rule(manifest):
 
 DAMAGES = {
     "other rows": (
-        lambda m: m["rows"].__setitem__(1, 10**6),
+        lambda m: m["columns"][1].update(rows=10**6),
         "columns of one table with different",
     ),
     "an unknown column": (

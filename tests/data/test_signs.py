@@ -10,7 +10,6 @@ import pytest
 
 from sparsetrain.data import ColumnRule, Dataset, Encoder, Schema, convert_files
 from sparsetrain.data.encode.few_rows import encode_few
-from sparsetrain.errors import CheckpointError
 
 SCHEMA = Schema("y", (), ("code",))
 CODES = [-1, 5, -999, 7, -(2**31), 2**31 - 1]
@@ -144,63 +143,3 @@ def test_a_column_learnt_as_text_and_as_int32_has_each_hash_once(tmp_path):
         pq.write_table(AS_HASHES[name], tmp_path / f"{name}.parquet")
     learnt = Encoder.fit(sorted(tmp_path.iterdir()), schema=SCHEMA, min_count=2)
     assert sorted(learnt.values("code")[2:]) == sorted(HASHES)
-
-
-def of_version_2(encoder, hexadecimal, **more):
-    """Return the saved form that an encoder of one column had before columns had kinds."""
-    manifest, arrays = encoder.to_state()
-    del manifest["kinds"]
-    return manifest | {"version": 2, "hexadecimal": [hexadecimal]} | more, arrays
-
-
-@pytest.mark.parametrize("type_", [pa.int32(), pa.int64(), pa.float64()])
-def test_an_encoder_saved_before_signs_counted_reads_its_hashes(type_):
-    learnt = Encoder.fit(table(HASHES), schema=SCHEMA, min_count=1)
-    old = Encoder.from_state(*of_version_2(learnt, None))
-    wrapped = np.array(HASHES, np.uint32).view(np.int32)
-    assert ids_of(old, table(wrapped.astype(type_.to_pandas_dtype()))) == [2, 4, 3]
-    again = Encoder.from_state(*old.to_state())
-    assert ids_of(again, table(wrapped)) == [2, 4, 3]
-    assert again.fingerprint == old.fingerprint
-    assert again.extended(table(wrapped), min_count=1).rows == old.rows
-
-
-OLD = {  # values, how text of 8 digits was read, whether numbers wrapped, and the kind
-    "whole numbers": ([12, 2**40], None, False, "whole"),
-    "ids of 8 digits": (["12345678", "7"], False, True, "whole"),
-    "hashes": (HEXES, True, False, "hexadecimal"),
-    "Criteo's": (HASHES, None, True, "hexadecimal"),
-    "names": (["a", "12", "-1"], False, False, "text"),
-}
-
-
-@pytest.mark.parametrize("values, hexadecimal, wraps, kind", OLD.values(), ids=OLD)
-def test_an_encoder_saved_before_there_were_kinds_gives_the_same_ids(
-    values, hexadecimal, wraps, kind
-):
-    learnt = Encoder.fit(table(values), schema=SCHEMA, min_count=1)
-    old = Encoder.from_state(*of_version_2(learnt, hexadecimal, wraps=wraps))
-    assert old.features[0].values.kind == kind
-    assert ids_of(old, table(values)) == ids_of(learnt, table(values))
-
-
-def test_an_encoder_of_hex_digits_beside_other_text_gives_the_same_ids():
-    values = ["68fd1e64", "unknown", "12345678", "00000001"]
-    learnt = Encoder.fit(table(values), schema=SCHEMA, min_count=1)
-    manifest, arrays = of_version_2(learnt, True)
-    numbers = [0x00000001, 0x12345678, 0x68FD1E64]  # as it kept them
-    arrays |= {"numbers": np.array(numbers), "number_ids": np.array([3, 4, 5])}
-    arrays |= {"texts": np.frombuffer(b"unknown", np.uint8), "text_offsets": np.array([0, 7])}
-    arrays |= {"text_ids": np.array([2]), "number_starts": np.array([0, 3])}
-    old = Encoder.from_state(manifest, arrays | {"text_starts": np.array([0, 1])})
-    assert ids_of(old, table(values)) == [5, 2, 4, 3]
-    assert ids_of(old, table(numbers)) == [3, 4, 5]
-
-
-def test_an_encoder_whose_values_no_kind_tells_apart_is_refused():
-    learnt = Encoder.fit(table([0x12345678, 12345678]), schema=SCHEMA, min_count=1)
-    manifest, arrays = of_version_2(learnt, True)
-    arrays |= {"texts": np.frombuffer(b"a", np.uint8), "text_offsets": np.array([0, 1])}
-    arrays |= {"text_ids": np.array([3]), "text_starts": np.array([0, 1])}
-    with pytest.raises(CheckpointError, match="by an older version, which read 'code' in two ways"):
-        Encoder.from_state(manifest, arrays)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sparsetrain.data.columns.category import Vocabulary
 from sparsetrain.data.columns.counts import (
     ValueCounts,
     count_values,
     kind_of_column,
     reduce_numbers,
 )
-from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.values.arrow_values import NanRule
 from sparsetrain.data.values.location import Location
 from tests.identity import key_of, kind_of
@@ -85,7 +85,7 @@ hashes = st.integers(-(2**63), 2**63 - 1)
 def decode(vocabulary, ids):
     """Return the value of each id: a number, a text, or None for a missing one."""
     values = dict(zip(vocabulary.number_ids.tolist(), vocabulary.numbers.tolist(), strict=True))
-    values |= dict(zip(vocabulary.text_ids.tolist(), vocabulary.texts, strict=True))
+    values |= dict(zip(vocabulary.text_ids.tolist(), vocabulary.texts.to_pylist(), strict=True))
     return [{0: None, **values}[id_] for id_ in ids]
 
 
@@ -191,7 +191,7 @@ def test_a_dictionary_may_repeat_values_and_hold_nulls_and_unused_entries():
         pa.array([0, 1, 2, None, 3], pa.int8()), pa.array(["a", "a", None, "", "unused"])
     )
     vocabulary = Vocabulary.blank(NAN).learnt(counted(coded), "text", False, 1, None)
-    assert vocabulary.texts == (b"a",)
+    assert vocabulary.texts.to_pylist() == [b"a"]
     assert vocabulary.encode(coded, PLACE).tolist() == [2, 2, 0, 0, 0]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsetrain.data import Dataset, Encoder
-from sparsetrain.data.rows import Rows
+from sparsetrain.data.batch import Rows
 from sparsetrain.data.stream import shuffle
 from sparsetrain.data.stream.shuffle import windows
 from tests.data.criteo_tables import encoded_table, write

@@ -236,7 +236,7 @@ RECIPES = {
             },
         },
     ),
-    "A derived column": (
+    "A category column of a new kind": (
         "prefix",
         {
             "sparsetrain/data/derived/prefix.py": PREFIX,

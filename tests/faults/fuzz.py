@@ -24,8 +24,9 @@ from typing import Any
 
 from sparsetrain.checkpoint import manifest
 from sparsetrain.cli.settings import resolve_settings
+from sparsetrain.data.schema.column_rule import ColumnRule, TextFormat
 from sparsetrain.data.schema.derived import Derived
-from sparsetrain.data.schema.schema import ColumnRule, Schema, TextFormat
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import SparsetrainError
 from sparsetrain.training.run.checkpoints import read_pointer
 from sparsetrain.training.run.log import read_log

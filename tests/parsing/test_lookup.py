@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparsetrain.parsing.identity import ABSENT, HEX, KINDS, LOOSE, NUMBER, OTHER, Texts, Values
+from sparsetrain.parsing.identity import ABSENT, HEX, KINDS, LOOSE, NUMBER, OTHER, Entries, Texts
 from sparsetrain.parsing.lookup import Lookup, hashes_of, keys_of
 from tests.identity import is_hexadecimal, key_of, whole_number
 
@@ -44,7 +44,7 @@ def lookup_of(columns):
         names = {k: v for k, v in known.items() if isinstance(k, bytes)}
         arrays = (np.array([*each], np.int64) for each in (numbers, numbers.values()))
         ids = np.array([*names.values()], np.int64)
-        made.append(Values(KINDS.index(kind), *arrays, [*names], ids))
+        made.append(Entries(KINDS.index(kind), *arrays, Texts.of([*names]), ids))
     return Lookup(made)
 
 
@@ -128,7 +128,7 @@ def test_keys_that_all_want_one_slot_are_found(multiple):
     inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
     clash = [i * multiple * inverse % 2**64 for i in range(1, 200)]
     clash = np.array(clash, dtype=np.uint64).view(np.int64)
-    values = Values(0, clash[:100], np.arange(100) + 2)
+    values = Entries(0, clash[:100], np.arange(100) + 2)
     assert Lookup([values]).number_ids(0, clash).tolist() == [*range(2, 102), *[1] * 99]
 
 
@@ -149,7 +149,9 @@ def test_texts_of_one_hash_and_size_are_told_apart():
     assert 0 < len(same) < 100  # chance makes about 20
     known, others = ([texts[i] for i in order[same + n]] for n in (0, 1))
     ids = np.arange(len(known)) + 2
-    lookup = Lookup([Values(2, np.zeros(0, np.int64), np.zeros(0, np.int64), known, ids)])
+    lookup = Lookup(
+        [Entries(2, np.zeros(0, np.int64), np.zeros(0, np.int64), Texts.of(known), ids)]
+    )
     assert lookup.text_ids(0, Texts.of(known)).tolist() == ids.tolist()
     unknown = [text for text in others if text not in known]
     assert {*lookup.text_ids(0, Texts.of(unknown)).tolist()} == {1}

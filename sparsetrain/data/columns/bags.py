@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from sparsetrain.data.ragged import Ragged, offsets_of
 from sparsetrain.data.read.source import Part, Pieces
-from sparsetrain.data.schema.schema import ColumnRule
+from sparsetrain.data.schema.column_rule import ColumnRule
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import flat, read_values

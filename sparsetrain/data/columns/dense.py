@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from sparsetrain.data.columns.category import Settings
-from sparsetrain.data.columns.plain import PlainNumber
 from sparsetrain.data.dense.kind import Dense, Law
-from sparsetrain.data.schema.schema import Linear, Schema
+from sparsetrain.data.schema.column_rule import Linear
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_values import NanRule, read_numbers
 from sparsetrain.data.values.location import Location
@@ -156,26 +154,6 @@ def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
         return None
     has_flags = columns and columns[0].flag is not None
     return np.hstack([dense, missing], dtype=np.float32) if has_flags else dense
-
-
-def dense_columns(
-    names: Sequence[str], encoded: bool, settings: Settings, schema: Schema
-) -> tuple[Dense, ...]:
-    """Return the number columns with these names, then the schema's columns of other kinds."""
-    numbers = [name for name in names if name not in schema.inputs]
-    found: list[Dense] = []
-    for place, name in enumerate(numbers):
-        if encoded:
-            found.append(PlainNumber(name, place))
-            continue
-        flag = len(numbers) + place if settings.missing_flags else None
-        law, fill = schema.linear.get(name), float(settings.dense_fill)
-        found.append(Number(name, place, flag, law, fill, settings.nan_rule))
-    place = sum(len(column.inputs) for column in found)
-    for column in schema.inputs.values():
-        found.append(replace(column, place=place))
-        place += len(column.inputs)
-    return tuple(found)
 
 
 def input_names(columns: Sequence[Dense]) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category
-from sparsetrain.data.encode.encoder_state import write_manifest
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.added_columns import derived_column, stored_names, with_partitions
@@ -92,7 +91,7 @@ class Job:
     def plan(self) -> str:
         """A digest of everything the result depends on."""
         known, blank = self.known, self.blank
-        encoder = known.fingerprint if known else write_manifest(blank.fields)
+        encoder = known.fingerprint if known else blank.manifest
         plan = {
             "version": 3,
             "inputs": _identity(self.files),

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsetrain.data.columns.category import Settings
+from sparsetrain.data.batch import Rows, as_columns
 from sparsetrain.data.columns.dense import input_names
 from sparsetrain.data.conversion.chunks import (
     POLICIES,
@@ -48,7 +48,7 @@ from sparsetrain.data.encode.reader import (
     label_names,
     weight_names,
 )
-from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.encode.rules import Rules, Settings
 from sparsetrain.data.read.added_columns import derive_columns
 from sparsetrain.data.read.open_source import list_files, open_rows
 from sparsetrain.data.read.source import (
@@ -59,8 +59,8 @@ from sparsetrain.data.read.source import (
     footer_checksum,
     read_footer,
 )
-from sparsetrain.data.rows import Rows, ShareMeter, as_columns, regroup
-from sparsetrain.data.schema.columns import check_known, require_columns
+from sparsetrain.data.rows import ShareMeter, regroup
+from sparsetrain.data.schema.columns import require_columns
 from sparsetrain.data.schema.numbers import Numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.stream.threads import ordered_map
@@ -149,7 +149,7 @@ def convert_files(
     files, known = _inputs(paths, Path(out)), _known(encoder)
     described = Schema.read(schema, weights)
     if known is not None:
-        check_known(described, known.schema, "the encoder is fitted", "fit it")
+        described.check_known(known.schema, "the encoder is fitted", "fit it")
     parts = open_rows(files, known.schema if known else described).parts
     blank = known or _blank(parts[0], settings, described, numbers)
     check_converted_names(blank)
@@ -192,7 +192,7 @@ def _known(encoder: Encoder | str | Path | None) -> Rules | None:
 def _blank(part: Part, settings: Settings, schema: Schema, numbers: Numbers) -> Rules:
     require_columns(part.schema.names, schema.needed, "weight", part.location)
     blank = blank_encoder(part, settings, schema, numbers)
-    if blank.encoded:
+    if not blank.reserves:
         settings.check_encoded(schema.linear)
     return blank
 
@@ -275,7 +275,7 @@ def _convert(job: Job, state: dict[str, Any]) -> None:
         check_memory(job, encoder)
     else:
         encoder, learnt = learn(job)
-        write_file(job.out / ENCODER_FILE, encoder.fields)
+        write_file(job.out / ENCODER_FILE, encoder)
         write_json(job.state, learnt)
         state.update(learnt)
     _write_files(job, encoder, state)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sparsetrain.data.columns.category import Category, Values, with_values
+from sparsetrain.data.columns.category import Category, Values
 from sparsetrain.data.columns.counts import Counted, ValueCounts
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.conversion.chunks import (
@@ -250,7 +250,7 @@ def _make_encoder(job: Job, counts: CountsFile) -> tuple[Rules, dict[str, int]]:
     def learn_table(column: Category) -> tuple[Values, int]:
         total = counts.total(column.name)
         values = sum(len(values) for values, _ in total[:3])
-        return column.learnt(total, blank.settings, blank.schema.categories is None), values
+        return blank.learn(column, total), values
 
     for column, (table, values) in zip(
         tables, ordered_map(learn_table, tables, job.workers), strict=True
@@ -259,7 +259,7 @@ def _make_encoder(job: Job, counts: CountsFile) -> tuple[Rules, dict[str, int]]:
         sizes[column.name] = _bytes_of(table)
         _check_sizes(job, sizes)
         job.progress("counting values", 0, len(distinct) / len(tables))
-    return replace(blank, features=with_values(blank.features, learned)), distinct
+    return blank.with_values(learned), distinct
 
 
 def check_memory(job: Job, encoder: Rules) -> None:
@@ -284,8 +284,7 @@ def _bytes_of(values: Values) -> int:
     """Return the approximate memory of a table's values while encoding."""
     if isinstance(values, PlainIds):
         return 0
-    texts = sum(2 * _VALUE + len(text) for text in values.texts)
-    return _VALUE * len(values.numbers) + texts
+    return _VALUE * (len(values.numbers) + 2 * len(values.texts)) + len(texts_of(values.texts).data)
 
 
 def _rows(encoder: Rules, found: Statistics) -> dict[str, Any]:

@@ -12,18 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.data.batch import Batch
-from sparsetrain.data.columns.category import Settings
-from sparsetrain.data.encode.encoder_state import State, read_file, read_state, write_state
-from sparsetrain.data.encode.learn import Sizes, extend, learn
-from sparsetrain.data.encode.reader import bind
-from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.tables import as_table, table_parts
-from sparsetrain.data.rows import concat_rows
+from sparsetrain.data.encode.encoder_state import read_file, read_state
+from sparsetrain.data.encode.learn import Sizes, extended, learn
+from sparsetrain.data.encode.reader import encode
+from sparsetrain.data.encode.rules import Rules, Settings
 from sparsetrain.data.schema.numbers import Numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError
 from sparsetrain.system.html import escape, table
 
 
@@ -32,7 +28,7 @@ class Encoder(Rules):
 
     Attributes
     ----------
-    settings, encoded, dense, features, layout, schema
+    settings, dense, features, layout, schema
         As in `Rules`.
     """
 
@@ -76,7 +72,7 @@ class Encoder(Rules):
         min_count : int
             Number of occurrences from which a value gets its own row; rarer values share id 1.
         max_rows : int, optional
-            Largest number of rows of a table; beyond it, values share rows, see `vocabulary`.
+            Largest number of rows of a table; beyond it, values share rows, see `category`.
         dense_fill : float
             Replaces a missing dense value, in raw units, before the logarithm.
         missing_flags : bool
@@ -110,29 +106,8 @@ class Encoder(Rules):
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
         return cls(**learn(source, settings, Schema.read(schema, weights), sizes, numbers).fields)
 
-    def extended(self, source: Any, *, min_count: int | None = None) -> Encoder:
-        """Return an encoder that also knows the values of newer data.
-
-        Known values keep their rows; new values get the rows after them, the most frequent first.
-        `Trainer.extended` then extends the tables. With already encoded data, a table gets rows up
-        to the largest id.
-
-        Parameters
-        ----------
-        source : anything `open_source` takes, except batches and converted files
-        min_count : int, optional
-            Number of occurrences in `source` from which a new value gets a row; by default the
-            value of the last fit or extension. A column's rule in the schema takes precedence.
-            Values beyond `max_rows` are treated as rare.
-
-        Raises
-        ------
-        DataError
-            If the data cannot be read, or were written by `convert`.
-        ConfigError
-            If `min_count` is not a whole number of 1 or more.
-        """
-        return extend(self, source, min_count)
+    extended = extended  # methods that are defined where their work is done
+    encode = encode
 
     def values(self, column: str) -> list[int | str | None]:
         """Return the value of each row of a column's table.
@@ -170,48 +145,6 @@ class Encoder(Rules):
             return False
         pairs = zip(self.features, other.features, strict=True)
         return all(column.extends(known) for column, known in pairs)
-
-    def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
-        """Encode all rows of a table.
-
-        Parameters
-        ----------
-        table : pyarrow Table or RecordBatch, pandas DataFrame, dict of arrays, list of rows
-        require_label : bool
-            Whether to read the label column; otherwise the batch has no labels.
-        where : str
-            Name of the table in messages.
-
-        Returns
-        -------
-        Batch
-
-        Raises
-        ------
-        DataError
-            If a column is missing or a value is bad; the message names the column and the row.
-        """
-        if isinstance(table, (list, tuple)) and not table:
-            raise DataError(f"{where}: no rows")
-        arrow = as_table(table, self.schema)
-        if arrow is None:
-            raise DataError(
-                f"{where}: cannot encode a {type(table).__name__}; "
-                "give an Arrow table, a DataFrame, a dict of arrays or a list of rows"
-            )
-        if not arrow.num_rows:
-            raise DataError(f"{where}: no rows")
-        bound = bind(self, [*table_parts(arrow, where)], require_label=require_label)
-        rows = [
-            reader.encode(piece, location)
-            for part, reader in bound
-            for location, piece in part.pieces(reader.names)
-        ]
-        return Batch._of(concat_rows(rows))
-
-    def to_state(self) -> State:
-        """Return the encoder as a manifest for JSON, and numeric arrays by name."""
-        return write_state(self.fields)
 
     @classmethod
     def from_state(cls, manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Encoder:

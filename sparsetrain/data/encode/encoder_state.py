@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saved encoders: a manifest and plain arrays, or one parquet file beside converted data.
 
-Saved state is not trusted: the manifest is read by pydantic, and the type, shape and content of
-each array is checked. The shares of rare values and the list of unsigned columns affect no id, so
-digests omit them. Version 2 did not store the kinds of columns; see `older_state`. The parquet file
-has arrays as rows and the manifest as metadata; page checksums protect the arrays, a digest
-protects everything.
-
-Arrays hold the values of all columns one after another; values of a shared table are stored once.
-`number_starts` and `text_starts` (F + 1,) have the position at which each column begins. Texts are
-UTF-8 bytes, split by `text_offsets`.
+Saved state, as `Rules.to_state` returns it, is not trusted: pydantic reads the manifest, and the
+type, shape and content of each array is checked. The parquet file has arrays as rows and the
+manifest as metadata; page checksums protect the arrays, a digest protects everything.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from itertools import pairwise
 from pathlib import Path
@@ -27,200 +20,141 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsetrain.data.columns.category import Category, Settings, Values
-from sparsetrain.data.columns.dense import dense_columns
+from sparsetrain.data.columns.category import FIRST, Category, Values, Vocabulary
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
-from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
-from sparsetrain.data.encode.older_state import of_version_2
+from sparsetrain.data.encode.rules import FORMAT, VERSION, Rules, Settings, dense_columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.schema.schema_file import fill
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_values import as_binary
 from sparsetrain.errors import CheckpointError, ConfigError, first_line
-from sparsetrain.parsing.identity import KINDS, WHOLE
+from sparsetrain.parsing.identity import KINDS, Texts
 from sparsetrain.system.file_locks import atomic_write
 
-State = tuple[dict[str, Any], dict[str, Array]]
 Fields = dict[str, Any]  # arguments of an encoder
 
-_FORMAT, _VERSION, _OLDER = "sparsetrain.encoder", 3, 2
+
+def _expect(condition: Any, fault: str) -> None:
+    """Refuse a saved encoder that has a fault."""
+    if not condition:
+        raise ConfigError(fault)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A category column; without a kind, it holds already encoded ids."""
+
+    name: str
+    rows: int
+    kind: str | None
+    lists: bool
+    rare_share: float | None
+    unsigned: bool
+
+    def __post_init__(self) -> None:
+        _expect(self.kind in (None, *KINDS), f"column {self.name!r} has an unknown kind")
+        least = 1 if self.kind is None else FIRST
+        _expect(least <= self.rows <= LIMIT, f"column {self.name!r} has a table of impossible size")
+        share = 0.0 if self.kind is None else self.rare_share
+        _expect(share is not None and 0 <= share <= 1, f"column {self.name!r} has no 'rare_share'")
 
 
 @dataclass(frozen=True)
 class _Manifest:
-    """Everything except the arrays; older encoders lack the keys with a default."""
+    """Everything except the arrays."""
 
+    format: str
+    version: int
     settings: Settings
-    encoded: bool
-    dense_columns: tuple[str, ...]
-    columns: tuple[str, ...]
-    rows: tuple[int, ...]
+    dense: tuple[str, ...]
+    columns: tuple[_Column, ...]
     layout: str
     schema: Schema
-    bags: tuple[bool, ...]
-    rare_shares: tuple[float | None, ...]
-    unsigned: tuple[str, ...]
-    kinds: tuple[str | None, ...] = ()
-    hexadecimal: tuple[bool | None, ...] = ()  # only in version 2, like `wraps`
-    wraps: bool = True
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        sizes = {column.name: (column.rows, column.kind) for column in self.columns}
+        raw = {column.kind is not None for column in self.columns}
+        _expect(names, "it has no columns")
+        _expect(len(sizes) == len(names), "two columns have one name")
+        _expect(len(raw) == 1, "only some columns have kinds")
+        self.schema.tables_of(names)
+        same = all(sizes[name] == sizes[self.schema.owner(name)] for name in names)
+        _expect(same, "columns of one table with different numbers of rows or kinds")
 
 
-_OF_COLUMNS = ("rows", "bags", "rare_shares")
 _ARRAYS = {"numbers", "number_ids", "number_starts"}
 _ARRAYS |= {"texts", "text_offsets", "text_ids", "text_starts"}
 
 
-def _fault(reason: str) -> CheckpointError:
-    return CheckpointError(f"the saved encoder {reason}; take the encoder from a finished run")
-
-
-def _expect(condition: bool, fault: str) -> None:
-    """Refuse a saved encoder that has a fault."""
-    if not condition:
-        raise _fault(fault)
-
-
-def write_manifest(fields: Fields) -> dict[str, Any]:
-    """Return everything that decides a row's encoding except the columns' values."""
-    schema, features = fields["schema"], fields["features"]
-    known = [column.values for column in features] if all(c.rows for c in features) else []
-    return {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "settings": asdict(fields["settings"]),
-        "encoded": fields["encoded"],
-        "dense_columns": [c.name for c in fields["dense"] if c.name not in schema.inputs],
-        "columns": [column.name for column in features],
-        "rows": [values.rows for values in known],
-        "layout": fields["layout"],
-        "schema": schema.to_dict(),
-        "bags": [column.is_bag for column in features],
-        "kinds": [values.kind for values in known],
-    }
-
-
-def _write_arrays(features: Sequence[Category]) -> dict[str, Array]:
-    """Return the values of all tables, a shared table's once; already encoded ids have none."""
-    tables = [
-        column.values if column.has_table else Vocabulary.blank(column.values.nan)
-        for column in features
-        if isinstance(column.values, Vocabulary)
-    ]
-    if not tables:
-        return {}
-    texts = [text for each in tables for text in each.texts]
-    return {
-        "numbers": np.concatenate([each.numbers for each in tables]),
-        "number_ids": np.concatenate([each.number_ids for each in tables]),
-        "number_starts": _starts([len(each.numbers) for each in tables]),
-        "texts": np.frombuffer(b"".join(texts), dtype=np.uint8),
-        "text_offsets": _starts([len(text) for text in texts]),
-        "text_ids": np.concatenate([each.text_ids for each in tables]),
-        "text_starts": _starts([len(each.texts) for each in tables]),
-    }
-
-
-def _starts(lengths: list[int]) -> Array:
-    return np.cumsum([0, *lengths], dtype=np.int64)
-
-
-def write_state(fields: Fields) -> State:
-    """Return (manifest, arrays) of an encoder."""
-    features = fields["features"]
-    described = {
-        "rare_shares": [column.values.rare_share for column in features],
-        "unsigned": [column.name for column in features if column.is_unsigned],
-    }
-    return write_manifest(fields) | described, _write_arrays(features)
-
-
-def fingerprint_of(fields: Fields) -> str:
-    """Return a digest of everything that decides a row's encoding."""
-    manifest, arrays = write_manifest(fields), _write_arrays(fields["features"])
-    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
-    for name in sorted(arrays):
-        digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
-    return digest.hexdigest()[:32]
-
-
 def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fields:
-    """Return the constructor arguments of the saved encoder."""
-    _expect(
-        isinstance(manifest, Mapping) and manifest.get("format") == _FORMAT, "is not an encoder's"
-    )
-    version = manifest.get("version")
-    known = version in (_VERSION, _OLDER)
-    _expect(known, f"has version {version!r}, but this program reads {_VERSION} and {_OLDER}")
-    read, tables = _read_manifest(manifest)
-    if read.encoded:
-        _expect(not arrays, "has arrays that already encoded data does not need")
-        values: Sequence[Values] = [PlainIds(n) for n in read.rows]
-    else:
-        values = _vocabularies(read, tables, arrays)
-    by_name, rule = dict(zip(read.columns, values, strict=True)), read.schema.rule
-    features = tuple(
-        Category(name, table, by_name[table], rule(name), is_bag, name in read.unsigned)
-        for name, table, is_bag in zip(read.columns, tables, read.bags, strict=True)
-    )
-    dense = dense_columns(read.dense_columns, read.encoded, read.settings, read.schema)
-    same = {name: getattr(read, name) for name in ("settings", "encoded", "layout", "schema")}
-    return {**same, "dense": dense, "features": features}
+    """Return the constructor arguments of the saved encoder.
 
-
-def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[str, ...]]:
-    """Return the manifest, and the name of each column's table."""
-    known = {
-        field.name: manifest[field.name] for field in fields_of(_Manifest) if field.name in manifest
-    }
+    Raises
+    ------
+    CheckpointError
+        If anything is missing or inconsistent; every entry is checked.
+    """
     try:
-        read = fill(known, _Manifest, "manifest")
-        tables = read.schema.tables_of(read.columns)
+        return _read(manifest, arrays)
     except ConfigError as error:
         raise CheckpointError(
             f"the saved encoder: {error}; take the encoder from a finished run"
         ) from None
-    _expect(len(known["settings"]) == len(fields_of(Settings)), "lacks a setting")
-    _expect(bool(read.columns), "has no columns")
-    is_older = manifest["version"] == _OLDER
-    _expect(not (is_older and read.kinds), "has kinds, which its version did not know")
-    for name in (*_OF_COLUMNS, "hexadecimal" if is_older else "kinds"):
-        fits = len(getattr(read, name)) == len(read.columns)
-        _expect(fits, f"has more or fewer {name} than columns")
-    least = 1 if read.encoded else FIRST
-    _expect(all(least <= n <= LIMIT for n in read.rows), "has a table of impossible size")
-    rows = dict(zip(read.columns, read.rows, strict=True))
-    same = [rows[table] for table in tables] == [*read.rows]
-    _expect(same, "has columns of one table with different numbers of rows")
-    _expect({*read.unsigned} <= {*read.columns}, "names no columns in 'unsigned'")
-    _expect(read.encoded or {*read.kinds} <= {*KINDS}, "names no kind in 'kinds'")
-    shares = read.encoded or all(n is not None and 0 <= n <= 1 for n in read.rare_shares)
-    _expect(shares, "has no shares in 'rare_shares'")
-    return read, tables
 
 
-def _vocabularies(
-    read: _Manifest, tables: Sequence[str], arrays: Mapping[str, Array]
-) -> list[Vocabulary]:
-    """Return a vocabulary per column, empty if the column has no table of its own."""
-    _expect(arrays.keys() == _ARRAYS, "has unknown or missing arrays")
+def _read(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fields:
+    is_ours = isinstance(manifest, Mapping) and manifest.get("format") == FORMAT
+    _expect(is_ours, "it is not an encoder's")
+    version = manifest.get("version")
+    if version != VERSION:
+        raise CheckpointError(
+            f"the saved encoder has version {version!r}, but this program reads {VERSION}: fit the "
+            "encoder, or convert the data, again"
+        )
+    read = fill(manifest, _Manifest, "manifest")
+    _expect(len(manifest["settings"]) == len(fields_of(Settings)), "it lacks a setting")
+    encoded = read.columns[0].kind is None
+    values = _plain(read, arrays) if encoded else _vocabularies(read, arrays)
+    schema = read.schema
+    features = tuple(
+        Category.of(
+            c.name, schema, values[schema.owner(c.name)], lists=c.lists, unsigned=c.unsigned
+        )
+        for c in read.columns
+    )
+    dense = dense_columns(read.dense, encoded, read.settings, read.schema)
+    same = {name: getattr(read, name) for name in ("settings", "layout", "schema")}
+    return {**same, "dense": dense, "features": features}
+
+
+def _plain(read: _Manifest, arrays: Mapping[str, Array]) -> dict[str, Values]:
+    _expect(not arrays, "it has arrays that already encoded data does not need")
+    return {column.name: PlainIds(column.rows) for column in read.columns}
+
+
+def _vocabularies(read: _Manifest, arrays: Mapping[str, Array]) -> dict[str, Values]:
+    """Return each column's vocabulary, empty if the column has no table of its own."""
+    _expect(arrays.keys() == _ARRAYS, "it has unknown or missing arrays")
     for name in sorted(_ARRAYS):
         array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
         fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == 1
-        _expect(fits, f"has an array {name!r} of a wrong type")
-    whole, numbers = arrays["texts"].tobytes(), arrays["numbers"]
-    cuts = _cut(arrays, "text_offsets", len(whole), len(arrays["text_offsets"]) - 1)
-    texts = [whole[cut] for cut in cuts]
+        _expect(fits, f"it has an array {name!r} of a wrong type")
+    numbers, ends = arrays["numbers"], arrays["text_offsets"]
+    _cut(arrays, "text_offsets", len(arrays["texts"]), len(ends) - 1)
+    texts = as_binary(Texts(arrays["texts"].copy(), ends.copy()))
     for name, wanted in (("number_ids", len(numbers)), ("text_ids", len(texts))):
-        _expect(len(arrays[name]) == wanted, f"has an array {name!r} of a wrong length")
-    of_numbers = _cut(arrays, "number_starts", len(numbers), len(read.rows))
-    of_texts = _cut(arrays, "text_starts", len(texts), len(read.rows))
-    found, nan = [], read.settings.nan_rule
-    for index, (some, own) in enumerate(zip(of_numbers, of_texts, strict=True)):
+        _expect(len(arrays[name]) == wanted, f"it has an array {name!r} of a wrong length")
+    of_numbers = _cut(arrays, "number_starts", len(numbers), len(read.columns))
+    of_texts = _cut(arrays, "text_starts", len(texts), len(read.columns))
+    found, nan = dict[str, Values](), read.settings.nan_rule
+    for column, some, own in zip(read.columns, of_numbers, of_texts, strict=True):
         keys = numbers[some].copy(), arrays["number_ids"][some].copy()
-        words = tuple(texts[own]), arrays["text_ids"][own].copy()
-        kind = (read.kinds[index] if read.kinds else None) or WHOLE
-        made = Vocabulary(kind, *keys, *words, read.rows[index], nan, read.rare_shares[index])
-        _check_values(made, has_table=tables[index] == read.columns[index])
-        found.append(made if read.kinds else _with_kind(read, index, made))
+        words = texts[own], arrays["text_ids"][own].copy()
+        assert column.kind is not None
+        made = Vocabulary(column.kind, *keys, *words, column.rows, nan, column.rare_share)
+        _check_values(made, has_table=read.schema.owner(column.name) == column.name)
+        found[column.name] = made
     return found
 
 
@@ -228,29 +162,17 @@ def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list
     """Return `count` consecutive slices from 0 to `total`, by the starts in the array `name`."""
     starts = arrays[name]
     fits = len(starts) == count + 1 > 0 and starts[0] == 0 and starts[-1] == total
-    _expect(bool(fits) and bool((np.diff(starts) >= 0).all()), f"has inconsistent {name!r}")
+    _expect(fits and (np.diff(starts) >= 0).all(), f"it has inconsistent {name!r}")
     return [slice(*pair) for pair in pairwise(starts.tolist())]
 
 
 def _check_values(found: Vocabulary, has_table: bool) -> None:
     ids = np.concatenate([found.number_ids, found.text_ids])
-    fits = bool(((ids >= FIRST) & (ids < found.rows)).all())
-    _expect(fits, "gives a value a row outside its table")
-    distinct = len(np.unique(found.numbers)) + len({*found.texts})
-    _expect(distinct == len(ids), "has one value twice in a column")
-    _expect(has_table or not len(ids), "has values of a column without a table of its own")
-
-
-def _with_kind(read: _Manifest, index: int, older: Vocabulary) -> Vocabulary:
-    """Return a vocabulary with its kind, which version 2 did not store."""
-    found = of_version_2(older, read.hexadecimal[index], read.wraps)
-    if found is None:
-        name = read.columns[index]
-        raise CheckpointError(
-            f"the saved encoder was made by an older version, which read {name!r} in two "
-            "ways, as decimal or as hexadecimal numbers: fit the encoder again"
-        )
-    return found
+    fits = ((ids >= FIRST) & (ids < found.rows)).all()
+    _expect(fits, "it gives a value a row outside its table")
+    distinct = len(np.unique(found.numbers)) + len(found.texts.unique())
+    _expect(distinct == len(ids), "it has one value twice in a column")
+    _expect(has_table or not len(ids), "it has values of a column without a table of its own")
 
 
 ENCODER_FILE = "_encoder.parquet"
@@ -259,10 +181,10 @@ _SCHEMA = pa.schema([("name", pa.string()), ("dtype", pa.string()), ("data", pa.
 _CHUNK = 1 << 24  # bytes of an array in one row
 
 
-def write_file(path: Path, fields: Fields) -> None:
+def write_file(path: Path, rules: Rules) -> None:
     """Write an encoder; the file appears complete or not at all."""
-    manifest, arrays = write_state(fields)
-    described = json.dumps({"manifest": manifest, "fingerprint": fingerprint_of(fields)})
+    manifest, arrays = rules.to_state()
+    described = json.dumps({"manifest": manifest, "fingerprint": rules.fingerprint})
     schema = _SCHEMA.with_metadata({_KEY: described})
     with (
         atomic_write(path) as file,
@@ -296,10 +218,8 @@ def read_file(path: Path) -> Fields:
             described = json.loads(reader.schema_arrow.metadata[_KEY])
             rows = reader.read().to_pylist()
         arrays = {name: _joined(rows, name) for name in dict.fromkeys(r["name"] for r in rows)}
-        if described["manifest"]["version"] == _OLDER:
-            raise CheckpointError(f"{path}: written by an older version; convert the data again")
         fields = read_state(described["manifest"], arrays)
-        whole = fingerprint_of(fields) == described["fingerprint"]
+        whole = Rules(**fields).fingerprint == described["fingerprint"]
     except FileNotFoundError:
         raise CheckpointError(
             f"{path}: no such file; `convert` writes the encoder to its output folder"

@@ -17,19 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.category import Category, Settings, blank_categories, with_values
+from sparsetrain.data.columns.category import Category, Values, Vocabulary
 from sparsetrain.data.columns.counts import ValueCounts
-from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
-from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file
 from sparsetrain.data.encode.reader import Reader, bind
-from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.encode.rules import Own, Rules, Settings, dense_columns
 from sparsetrain.data.read.added_columns import (
     check_sources,
     learnt_numbers,
@@ -39,11 +37,12 @@ from sparsetrain.data.read.added_columns import (
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.tables import names_in
-from sparsetrain.data.schema.columns import check_known, find_columns, require_columns
+from sparsetrain.data.schema.columns import find_columns, require_columns
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.numbers import Numbers, with_buckets
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import is_bag, is_unsigned
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
@@ -51,7 +50,6 @@ from sparsetrain.system.argument_checks import require_int
 MOST = 1 << 17  # most numbers of a sample; a bucket of 1/32 of the rows is off by 1/60 of its size
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
 
-Known = TypeVar("Known", bound=Rules)
 Bound = Sequence[tuple[Part, Reader]]
 Sizes = Mapping[str, int] | Sequence[int]
 PieceNumbers = Mapping[str, Array]  # numbers of a piece, by derived column
@@ -160,7 +158,7 @@ def learn(
     known = read_converted(first)
     if known is not None:
         settings.check_converted(known.settings)
-        check_known(schema, known.schema, "the data are converted", "convert the raw data")
+        schema.check_known(known.schema, "the data are converted", "convert the raw data")
         if numbers in ("quantiles", "logarithms"):
             raise ConfigError(
                 f"numbers={numbers!r} is for raw data, but these data are converted: convert the "
@@ -179,7 +177,7 @@ def learn(
     parts[0][1].warn_of_floor(parts[0][0])
     rules = made.schema.bins_to_learn
     bins = Sampling(rules) if rules else None
-    made = replace(made, features=_learnt(made, parts, sizes, bins))
+    made = made.with_values(_learnt(made, parts, sizes, bins))
     if bins is None:
         return made
     return replace(made, schema=bins.learnt(made.schema, first.location.name))
@@ -219,39 +217,61 @@ def blank_encoder(
     if bucketed is not schema:
         flags = settings.missing_flags or len(bucketed.bins) > len(schema.bins)
         return blank_encoder(stored, replace(settings, missing_flags=flags), bucketed)
+    schema.tables_of(first.categories)  # checked before any data are read
     values = PlainIds() if first.encoded else Vocabulary.blank(settings.nan_rule)
-    features = blank_categories(first, part.schema, schema, values)
+    types = {name: part.schema.field(name).type for name in first.categories}
+    features = tuple(
+        Category.of(name, schema, values, lists=is_bag(type_), unsigned=is_unsigned(type_))
+        for name, type_ in types.items()
+    )
     dense = dense_columns(first.dense, first.encoded, settings, schema)
-    made = Rules(settings, first.encoded, dense, features, first.layout, schema)
+    made = Rules(settings, dense, features, first.layout, schema)
     made.known_readers[False, None] = part.schema, Reader(made, first)
     return made
 
 
 def _learnt(
     blank: Rules, parts: Bound, sizes: Sizes | None, bins: Sampling | None
-) -> tuple[Category, ...]:
-    """Fit new columns and `bins` to the training data, and return the columns."""
-    features, settings = blank.features, blank.settings
-    if blank.encoded:
-        settings.check_encoded(blank.schema.linear)
-    if sizes is not None and not blank.encoded:
+) -> dict[str, Values]:
+    """Fit new columns and `bins` to the training data; return the values of each table."""
+    if not blank.reserves:
+        blank.settings.check_encoded(blank.schema.linear)
+    if sizes is not None and blank.reserves:
         raise ConfigError(
             "sizes is for already encoded data, but these data are raw; leave it out or use "
             "treat_as='encoded'"
         )
     if sizes is not None:
-        return with_values(features, check_sizes(features, sizes))
-    counts, is_criteo = count_columns(features, parts, bins), blank.schema.categories is None
-    return with_values(
-        features, {c.name: c.learnt(n.total, settings, is_criteo) for c, n in counts.items()}
-    )
+        return check_sizes(blank.features, sizes)
+    counts = count_columns(blank.features, parts, bins)
+    return {column.name: blank.learn(column, n.total) for column, n in counts.items()}
 
 
-def extend(known: Known, source: Any, min_count: int | None) -> Known:
-    """Return an encoder that also has rows for the values of newer data."""
-    settings = known.settings
+def extended(known: Own, source: Any, *, min_count: int | None = None) -> Own:
+    """Return an encoder that also knows the values of newer data.
+
+    Known values keep their rows; new values get the rows after them, the most frequent first.
+    `Trainer.extended` then extends the tables. With already encoded data, a table gets rows up
+    to the largest id.
+
+    Parameters
+    ----------
+    source : anything `open_source` takes, except batches and converted files
+    min_count : int, optional
+        Number of occurrences in `source` from which a new value gets a row; by default the
+        value of the last fit or extension. A column's rule in the schema takes precedence.
+        Values beyond `max_rows` are treated as rare.
+
+    Raises
+    ------
+    DataError
+        If the data cannot be read, or were written by `convert`.
+    ConfigError
+        If `min_count` is not a whole number of 1 or more.
+    """
     if min_count is not None:
-        settings = replace(settings, min_count=require_int("min_count", min_count))
+        least = require_int("min_count", min_count)
+        known = replace(known, settings=replace(known.settings, min_count=least))
     opened = open_rows(source, known.schema)
     for part in opened.parts:
         if part.is_converted:
@@ -260,8 +280,9 @@ def extend(known: Known, source: Any, min_count: int | None) -> Known:
                 "their encoder; give the raw data"
             )
     counts = count_columns(known.features, bind(known, opened.parts, require_label=False))
-    grown = {column.name: column.grown(n.total, settings) for column, n in counts.items()}
-    return replace(known, settings=settings, features=with_values(known.features, grown))
+    return known.with_values(
+        {c.name: c.grown(n.total, known.settings.limits(c.rule)) for c, n in counts.items()}
+    )
 
 
 def count_columns(
@@ -285,7 +306,7 @@ def count_columns(
     return {column: counts[column.name] for column in features if column.has_table}
 
 
-def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, PlainIds]:
+def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, Values]:
     """Return the ids of each column, with the table rows that the user gave by name or in order."""
     names = [column.name for column in features]
     if isinstance(sizes, Mapping):

@@ -23,14 +23,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.batch import BatchSource
+from sparsetrain.data.batch import Batch, Rows, concat_rows, joined_ids
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import FLAG, Number, input_names
 from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.added_columns import with_constants, with_derived
 from sparsetrain.data.read.source import Part, Source, encoder_fingerprint
-from sparsetrain.data.rows import Rows, joined_ids
+from sparsetrain.data.read.tables import as_table, table_parts
+from sparsetrain.data.rows import BatchSource
 from sparsetrain.data.schema.columns import (
     Columns,
     check_same_row_weights,
@@ -179,6 +180,45 @@ class Reader:
 _LARGEST_LOG = 50.0  # the logarithm of any 64-bit number is far smaller
 
 
+def encode(rules: Rules, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
+    """Encode all rows of a table.
+
+    Parameters
+    ----------
+    table : pyarrow Table or RecordBatch, pandas DataFrame, dict of arrays, list of rows
+    require_label : bool
+        Whether to read the label column; otherwise the batch has no labels.
+    where : str
+        Name of the table in messages.
+
+    Returns
+    -------
+    Batch
+
+    Raises
+    ------
+    DataError
+        If a column is missing or a value is bad; the message names the column and the row.
+    """
+    if isinstance(table, (list, tuple)) and not table:
+        raise DataError(f"{where}: no rows")
+    arrow = as_table(table, rules.schema)
+    if arrow is None:
+        raise DataError(
+            f"{where}: cannot encode a {type(table).__name__}; "
+            "give an Arrow table, a DataFrame, a dict of arrays or a list of rows"
+        )
+    if not arrow.num_rows:
+        raise DataError(f"{where}: no rows")
+    bound = bind(rules, [*table_parts(arrow, where)], require_label=require_label)
+    rows = [
+        reader.encode(piece, location)
+        for part, reader in bound
+        for location, piece in part.pieces(reader.names)
+    ]
+    return Batch._of(concat_rows(rows))
+
+
 def bind(
     rules: Rules,
     parts: Sequence[Part],
@@ -203,7 +243,7 @@ def bind(
     for part in parts:
         where = part.location.name
         if optional:
-            blank = pa.scalar(0 if rules.encoded or part.is_converted else None)
+            blank = pa.scalar(None if rules.reserves and not part.is_converted else 0)
             part = with_constants(part, dict.fromkeys(optional, blank))
         if rules.schema.made and not part.is_converted:
             part = with_derived(part, rules.schema.made)
@@ -324,10 +364,10 @@ def _columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -
         treat_as=rules.settings.treat_as,
         described=rules.schema,
     )
-    if found.encoded != rules.encoded:
-        words = ("raw", "already encoded")
+    if found.encoded == rules.reserves:
+        words = ("already encoded", "raw")
         raise DataError(
-            f"{where}: {found.layout}; the encoder was fitted on {words[rules.encoded]} data, "
+            f"{where}: {found.layout}; the encoder was fitted on {words[rules.reserves]} data, "
             "give the same kind (or fit with treat_as)"
         )
     for column, name in zip(rules.features, found.categories, strict=True):

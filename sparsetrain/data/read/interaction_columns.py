@@ -20,8 +20,9 @@ from sparsetrain.data.read.source import open_file
 from sparsetrain.data.read.split import read_times
 from sparsetrain.data.read.tables import names_in
 from sparsetrain.data.read.text_blocks import first_line_of, read_blocks
+from sparsetrain.data.schema.column_rule import TextFormat
 from sparsetrain.data.schema.columns import require_column
-from sparsetrain.data.schema.schema import Schema, TextFormat
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import as_plain, is_bag, require_utf8
 from sparsetrain.data.values.arrow_values import NanRule, read_numbers

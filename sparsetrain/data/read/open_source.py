@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from sparsetrain.data.batch import Batch, BatchSource
+from sparsetrain.data.batch import Batch
 from sparsetrain.data.read.added_columns import with_partitions
 from sparsetrain.data.read.parquet import is_parquet, parquet_parts
 from sparsetrain.data.read.source import (
@@ -38,6 +38,7 @@ from sparsetrain.data.read.source import (
 from sparsetrain.data.read.tables import ONE_COLUMN, is_table, table_source
 from sparsetrain.data.read.text_blocks import DELIMITERS, is_text
 from sparsetrain.data.read.text_rows import text_parts
+from sparsetrain.data.rows import BatchSource
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import DataError, first_line
 

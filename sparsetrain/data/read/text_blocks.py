@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.read.source import open_file, suffix_of
-from sparsetrain.data.schema.schema import TextFormat
+from sparsetrain.data.schema.column_rule import TextFormat
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataError, first_line
 from sparsetrain.system.memory import aligned_empty

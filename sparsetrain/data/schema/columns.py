@@ -19,7 +19,6 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.shared_tables import describe_sharing
 from sparsetrain.data.values.arrow_types import (
     EMPTY,
     FLOAT,
@@ -242,9 +241,8 @@ def find_columns(
     lists = sum(is_bag(schema.field(name).type) for name in categories)
     layout = _describe(described, dense, categories, kinds, encoded)
     layout += f", {lists} of them lists" if lists else ""
-    share = described.share_embedding
     layout += "".join(f", {column.describe()}" for column in inputs.values())
-    layout += "".join(f", {line}" for line in describe_sharing(categories, share)) if share else ""
+    layout += described.describe_sharing(categories)
     layout += describe_labels(labels)
     return Columns((*dense, *inputs), categories, labels, encoded, layout, weights)
 
@@ -290,24 +288,6 @@ def check_same_row_weights(found: Mapping[str, Columns]) -> None:
         lacking = next(name for name, columns in found.items() if not columns.row_weights)
         raise Location(lacking, column=weighed[0]).error(
             "the column of row weights is missing in this file, but other files have it"
-        )
-
-
-def check_known(wanted: Schema, known: Schema, done: str, do: str) -> None:
-    """Refuse a schema if its weights or shared tables differ from an existing encoder's.
-
-    `done` and `do` are for messages: how the encoder was made, and how to make a suitable one.
-    """
-    own, other = known.weights, wanted.weights
-    if other not in (None, own):
-        raise ConfigError(
-            f"weights is {other!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
-            f"leave it out, or {do} again with weights={other!r}"
-        )
-    if wanted.share_embedding and wanted.share_embedding != known.share_embedding:
-        raise ConfigError(
-            f"share_embedding is {wanted.share_embedding}, but {done} with "
-            f"{known.share_embedding or 'a table for each column'}; leave it out, or {do} again"
         )
 
 

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from sparsetrain.data.schema.column_rule import ColumnRule
 from sparsetrain.data.schema.derived import Derived
-from sparsetrain.data.schema.schema import ColumnRule, Schema
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError
 
 Numbers = Literal["scaled", "quantiles", "logarithms", "piecewise", "binned", "best"]

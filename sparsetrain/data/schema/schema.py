@@ -17,90 +17,15 @@ from typing import Any
 from sparsetrain.data.dense.kind import Dense, Kind
 from sparsetrain.data.dense.vector import Vectors
 from sparsetrain.data.derived.kind import check_counts
+from sparsetrain.data.schema.column_rule import KEEP, ColumnRule, Linear, TextFormat
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema_file import as_toml, fill, parse
 from sparsetrain.data.shared_tables import tables_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.labels.labels import Labels, click
 from sparsetrain.parsing.identity import KINDS
-from sparsetrain.system.argument_checks import as_float, is_number, require_type
+from sparsetrain.system.argument_checks import is_number, require_type
 from sparsetrain.system.html import describe
-
-KEEP = ("first", "last")
-
-
-@dataclass(frozen=True)
-class ColumnRule:
-    """Settings of one category column; None means the encoder's setting.
-
-    Attributes
-    ----------
-    min_count, max_rows : int or None
-        Override the encoder's settings of the same names.
-    max_length : int or None
-        For a list column: the most ids to keep per row.
-    keep : {"first", "last"}
-        Which ids of a longer list to keep.
-    weights : str or None
-        For a list column: the parallel list column with a factor for each id.
-    share_embedding : str or None
-        The column that owns the table which this column uses: equal values have the same row. The
-        owner's `min_count`, `max_rows` and `kind` apply.
-    kind : {"whole", "hexadecimal", "text"}, optional
-        Which values are equal. "whole": 12, "12" and "012"; "hexadecimal": also text of 8 hex
-        digits and its number; "text": only "12" and 12. By default the training values decide, see
-        docs/data.md.
-    """
-
-    min_count: int | None = None
-    max_rows: int | None = None
-    max_length: int | None = None
-    keep: str = "first"
-    weights: str | None = None
-    share_embedding: str | None = None
-    kind: str | None = None
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A dense column that becomes `(x - center) / scale` instead of a logarithm.
-
-    Attributes
-    ----------
-    center : float
-        Subtracted from each value. It also replaces missing values, which therefore become 0.
-    scale : float
-        Divisor; not 0.
-    """
-
-    center: float = 0.0
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("center", "scale"):  # JSON can store Python's floats, not NumPy's
-            object.__setattr__(self, name, as_float(getattr(self, name)))
-
-
-@dataclass(frozen=True)
-class TextFormat:
-    """Format of text files; None infers it from the file's name and first line.
-
-    Attributes
-    ----------
-    delimiter : str or None
-        The character between fields.
-    header : bool or None
-        Whether the first line holds the column names.
-    names : tuple of str or None
-        The column names, for files without a header line.
-    null : tuple of str
-        Texts that mark a missing value, besides the empty text.
-    """
-
-    delimiter: str | None = None
-    header: bool | None = None
-    names: tuple[str, ...] | None = None
-    null: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -195,6 +120,33 @@ class Schema(
         """Return the name of each category column's table, which is its owner's name."""
         share = self.share_embedding
         return tables_of(columns, share) if share else tuple(columns)
+
+    def owner(self, column: str) -> str:
+        """Return the category column that owns the table of a column."""
+        return self.rule(column).share_embedding or column
+
+    def describe_sharing(self, columns: Sequence[str]) -> str:
+        """Return the part of `Columns.layout` that names the columns without their own table."""
+        pairs = ((name, self.owner(name)) for name in columns)
+        return "".join(f", {n} shares the table of {owner}" for n, owner in pairs if n != owner)
+
+    def check_known(self, known: Schema, done: str, do: str) -> None:
+        """Refuse this schema if its weights or shared tables differ from an encoder's, `known`.
+
+        `done` and `do` are for messages: how the encoder was made, and how to make a suitable one.
+        """
+        own, other = known.weights, self.weights
+        if other not in (None, own):
+            was = f"with {own!r}" if own else "without weights"
+            raise ConfigError(
+                f"weights is {other!r}, but {done} {was}; leave it out, or {do} again with "
+                f"weights={other!r}"
+            )
+        if self.share_embedding and self.share_embedding != known.share_embedding:
+            raise ConfigError(
+                f"share_embedding is {self.share_embedding}, but {done} with "
+                f"{known.share_embedding or 'a table for each column'}; leave it out, or {do} again"
+            )
 
     @property
     def to_learn(self) -> dict[str, Derived]:

@@ -82,7 +82,8 @@ def _describe(problem: Any, kind: Any) -> str:
 
 def _hint(path: Sequence[str], kind: Any) -> str:
     for table in path[:-1]:
-        kind = get_type_hints(kind)[table] if is_dataclass(kind) else get_args(kind)[1]
+        inner = [each for each in get_args(kind) if each is not ...]
+        kind = get_type_hints(kind)[table] if is_dataclass(kind) else inner[-1]
     names = [field.metadata.get("alias", field.name) for field in fields(kind)]
     return nearest(path[-1], names)
 

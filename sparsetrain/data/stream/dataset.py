@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.batch import Batch, BatchSource, Position
+from sparsetrain.data.batch import Batch, Position, Rows
 from sparsetrain.data.columns.bags import with_distinct
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, Part
 from sparsetrain.data.rows import (
+    BatchSource,
     PermutedRows,
-    Rows,
     Share,
     ShareMeter,
     first_rows,

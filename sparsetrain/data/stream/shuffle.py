@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from sparsetrain.data.batch import Rows, concat_ids
 from sparsetrain.data.ragged import Ragged
-from sparsetrain.data.rows import PermutedRows, Rows, concat_ids
+from sparsetrain.data.rows import PermutedRows
 from sparsetrain.data.values.arrays import Array
 
 
