@@ -9,7 +9,7 @@ import pytest
 from tests import acts, axes
 from tests.docs.test_path import STEP as PATH
 
-FILES_OF_ACTS = {"step": 15, "encode": 14, "Encoder.fit": 19, "epoch": 18, "convert": 31}
+FILES_OF_ACTS = {"step": 14, "encode": 12, "Encoder.fit": 18, "epoch": 17, "convert": 30}
 WORDS_OF_THE_PATH = 8_344
 
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,39 +18,9 @@ from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.kernel_names import name_by_content
 from sparsetrain.runtime.object_files import TOGETHER, CrossKernelCallError, compile_objects
 from sparsetrain.runtime.targets import device_of
+from sparsetrain.runtime.tensors import Kernel
 from sparsetrain.system.heap import reused_heap
 from sparsetrain.system.locks import with_builder_lock
-
-
-class Kernel:
-    """A compiled kernel that is called outside a program; it writes its output arguments."""
-
-    __slots__ = ("_run", "name")
-
-    def __init__(self, run: Callable[..., Any], name: str) -> None:
-        self._run, self.name = run, name
-
-    def __call__(self, *args: Any) -> Any:
-        """Run on tensors and numbers."""
-        if _interceptor is None:
-            return self._run(*args)
-        return _interceptor(self.name, self._run, args)
-
-
-# (name, kernel, arguments) -> result
-Interceptor = Callable[[str, Callable[..., Any], tuple[Any, ...]], Any]
-_interceptor: Interceptor | None = None
-
-
-@contextmanager
-def intercept_kernels(interceptor: Interceptor) -> Iterator[None]:
-    """Route all kernel calls through `interceptor` during the block, for example to time them."""
-    global _interceptor
-    before, _interceptor = _interceptor, interceptor
-    try:
-        yield
-    finally:
-        _interceptor = before
 
 
 def compile_kernel(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM tensors: allocation, conversion, views, copies between devices.
+"""TVM tensors: allocation, conversion, views, copies between devices; `Kernel`, called on them.
 
 Invariant: user memory reaches a kernel only through `as_tensor`. Generated code assumes 64-byte
 alignment and C order and checks neither, so `as_tensor` copies; for a batch that costs
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copyreg
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from math import prod
@@ -241,3 +241,34 @@ def address_of(array: np.ndarray) -> ctypes.c_void_p:
 def view_as(block: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
     """View the first bytes of a block as a tensor; the memory is shared."""
     return block._create_view(as_shape(shape), dtype)
+
+
+class Kernel:
+    """A compiled kernel that is called outside a program; it writes its output arguments."""
+
+    __slots__ = ("_run", "name")
+
+    def __init__(self, run: Callable[..., Any], name: str) -> None:
+        self._run, self.name = run, name
+
+    def __call__(self, *args: Any) -> Any:
+        """Run on tensors and numbers."""
+        if _interceptor is None:
+            return self._run(*args)
+        return _interceptor(self.name, self._run, args)
+
+
+# (name, kernel, arguments) -> result
+Interceptor = Callable[[str, Callable[..., Any], tuple[Any, ...]], Any]
+_interceptor: Interceptor | None = None
+
+
+@contextmanager
+def intercept_kernels(interceptor: Interceptor) -> Iterator[None]:
+    """Route all kernel calls through `interceptor` during the block, for example to time them."""
+    global _interceptor
+    before, _interceptor = _interceptor, interceptor
+    try:
+        yield
+    finally:
+        _interceptor = before

@@ -19,8 +19,7 @@ from sparsetrain.backends.cuda.sparse import coalesce as cuda_coalesce
 from sparsetrain.backends.cuda.staging import StagingRing
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError, DataError, ResourceError
-from sparsetrain.runtime.compiling import intercept_kernels
-from sparsetrain.runtime.tensors import editable_numpy
+from sparsetrain.runtime.tensors import editable_numpy, intercept_kernels
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.device import on_gpu

@@ -19,7 +19,7 @@ from sparsetrain.data.columns.dense import inputs_of_numbers
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.source import encoder_fingerprint
 from sparsetrain.data.read.tables import is_pandas
-from sparsetrain.data.schema.columns import candidate_columns
+from sparsetrain.data.schema.columns import is_numbered
 from sparsetrain.data.values.arrow_values import EXACT
 from sparsetrain.parsing.identity import Texts
 
@@ -120,10 +120,8 @@ def _are_own(names: Iterable[Any], rules: Rules) -> bool:
         return True
     if not others.isdisjoint(own):
         return False
-    texts = [name for name in others if isinstance(name, str)]
-    return rules.schema.categories is not None or not {
-        name for name in candidate_columns(texts) if name.lower() != "label"
-    }
+    texts = (name for name in others if isinstance(name, str))
+    return rules.schema.categories is not None or not any(map(is_numbered, texts))
 
 
 def _may_be_encoded(rows: Sequence[Mapping[str, Any]], rules: Rules) -> bool:

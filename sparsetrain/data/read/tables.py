@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from sparsetrain.data.read.source import PIECE_ROWS, Part, Pieces, Source, located
-from sparsetrain.data.schema.columns import candidate_columns, require_column, require_columns
+from sparsetrain.data.schema.columns import is_numbered, require_column, require_columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, element, is_bag, kind_of
 from sparsetrain.data.values.location import Location, RowError
@@ -160,7 +160,8 @@ def as_table(data: Any, schema: Schema, optional: Collection[str] = ()) -> pa.Ta
     if _is_named(data):
         nan_is_null = not isinstance(data, Mapping)
         names = _names(data, schema, optional)
-        require_columns(names, names, "given", Location("table"))
+        if len({*names}) < len(names):
+            require_columns(names, names, "given", Location("table"))
         columns = {n: _lists(data[n]) if n in schema.inputs else data[n] for n in names}
         return _from_columns(columns, nan_is_null)
     return _imported(data) if _is_arrow(data) else None
@@ -215,9 +216,8 @@ def _is_named(data: Any) -> bool:
 def _names(data: Any, schema: Schema, optional: Collection[str]) -> list[str]:
     texts = names_in(data)
     if schema.categories is None:
-        return candidate_columns(texts) + [
-            name for name in texts if name in (schema.time, schema.weights)
-        ]
+        named = (schema.time, schema.weights)
+        return [n for n in texts if is_numbered(n) or n.lower() == "label" or n in named]
     made = {*schema.derived, *optional}
     stored = [name for name in schema.categories if name not in made]
     require_columns(texts, (*schema.dense, *schema.inputs), "dense", Location("table"))

@@ -53,14 +53,10 @@ class Family(NamedTuple):
 
 DENSE = (Family("I", 1, "Criteo"), Family("int_", 0, "torchrec"))
 CATEGORIES = (Family("C", 1, "Criteo"), Family("cat_", 0, "torchrec"))
+# Matches names that a dense or category column of a family may have.
+is_numbered = re.compile("|".join(f"{f.prefix}\\d+" for f in (*DENSE, *CATEGORIES))).fullmatch
 _OTHER = "; if your columns have other names, give these in a schema file"
 _FEWER = "; if your data lack it, name the columns that they have in a schema file"
-
-
-def candidate_columns(names: Sequence[str]) -> list[str]:
-    """Return the names that could be a label, a dense or a category column."""
-    pattern = re.compile("|".join(f"{f.prefix}\\d+" for f in (*DENSE, *CATEGORIES)))
-    return [name for name in names if pattern.fullmatch(name) or name.lower() == "label"]
 
 
 def numbered(

@@ -27,8 +27,8 @@ from typing import Any
 from sparsetrain import runtime
 from sparsetrain.backend import CPU_MEMORY
 from sparsetrain.data import Batch
-from sparsetrain.runtime.compiling import intercept_kernels
 from sparsetrain.runtime.kernel_names import plain_name
+from sparsetrain.runtime.tensors import intercept_kernels
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.training.profile.result import Entry, StepProfile, kernel_times, longest_first
 from sparsetrain.training.step import Loss, loss_inputs
