@@ -2,9 +2,11 @@
 import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Encoder
+from sparsetrain.data.encode.encoder_state import read_file, write_file
 from sparsetrain.errors import CheckpointError
 from tests.data.criteo_tables import assert_batches_equal, encoded_table, make_rows, table
 
@@ -177,3 +179,14 @@ def test_a_loaded_encoder_shares_no_memory_with_its_arrays():
     for array in arrays.values():
         array[...] = 0
     assert_batches_equal(again.encode(table(TEXTS)), encoder.encode(table(TEXTS)))
+
+
+def test_a_file_of_an_earlier_build_is_refused_by_its_version(tmp_path):
+    path, key = tmp_path / "_encoder.parquet", b"sparsetrain.encoder"
+    write_file(path, Encoder.fit(table(TEXTS), min_count=1))
+    written = pq.read_table(path)
+    described = json.loads(written.schema.metadata[key])
+    described["manifest"]["version"] = 3
+    pq.write_table(written.replace_schema_metadata({key: json.dumps(described)}), path)
+    with pytest.raises(CheckpointError, match="_encoder.parquet: the saved encoder has version 3"):
+        read_file(path)

@@ -224,6 +224,8 @@ def read_file(path: Path) -> Fields:
         raise CheckpointError(
             f"{path}: no such file; `convert` writes the encoder to its output folder"
         ) from None
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path}: the encoder file is incomplete or damaged ({first_line(error)}); convert the "
