@@ -14,7 +14,7 @@ split into pieces. Memory: 16 bytes per sampled number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,13 +63,8 @@ def learn_derived(schema: Schema, parts: Sequence[Part]) -> Schema:
     DataError
         If a number cannot be read, there are no numbers, or rows can be read only once.
     """
-    sampling = Sampling(schema.to_learn)
-    for numbers in _read(schema.to_learn, parts):
-        sampling.add(numbers)
-    return sampling.learnt(schema, parts[0].location.name)
-
-
-def _read(rules: Mapping[str, Derived], parts: Sequence[Part]) -> Iterator[PieceNumbers]:
+    rules = schema.to_learn
+    sampling = Sampling(rules)
     for part in parts:
         for name, rule in rules.items():
             check_sources(part, name, rule)
@@ -79,7 +74,8 @@ def _read(rules: Mapping[str, Derived], parts: Sequence[Part]) -> Iterator[Piece
                     f"once; give a table or files, or {rule.of.learns} in place of {rule.of.key}"
                 )
         for location, piece in part.pieces(stored_names([*rules], rules, part.schema.names)):
-            yield numbers_in(piece, rules, location)
+            sampling.add(numbers_in(piece, rules, location))
+    return sampling.learnt(schema, parts[0].location.name)
 
 
 def numbers_in(
@@ -175,10 +171,9 @@ def learn(
         made = replace(made, schema=learn_derived(made.schema, opened.parts))
     parts = bind(made, opened.parts, require_label=False)
     parts[0][1].warn_of_floor(parts[0][0])
-    rules = made.schema.bins_to_learn
-    bins = Sampling(rules) if rules else None
+    bins = Sampling(made.schema.bins_to_learn)
     made = made.with_values(_learnt(made, parts, sizes, bins))
-    if bins is None:
+    if not bins.rules:
         return made
     return replace(made, schema=bins.learnt(made.schema, first.location.name))
 
@@ -230,9 +225,7 @@ def blank_encoder(
     return made
 
 
-def _learnt(
-    blank: Rules, parts: Bound, sizes: Sizes | None, bins: Sampling | None
-) -> dict[str, Values]:
+def _learnt(blank: Rules, parts: Bound, sizes: Sizes | None, bins: Sampling) -> dict[str, Values]:
     """Fit new columns and `bins` to the training data; return the values of each table."""
     if not blank.reserves:
         blank.settings.check_encoded(blank.schema.linear)
@@ -279,14 +272,15 @@ def extended(known: Own, source: Any, *, min_count: int | None = None) -> Own:
                 f"{part.location.name}: the data are converted, which removed all values new to "
                 "their encoder; give the raw data"
             )
-    counts = count_columns(known.features, bind(known, opened.parts, require_label=False))
+    bound = bind(known, opened.parts, require_label=False)
+    counts = count_columns(known.features, bound, Sampling({}))
     return known.with_values(
         {c.name: c.grown(n.total, known.settings.limits(c.rule)) for c, n in counts.items()}
     )
 
 
 def count_columns(
-    features: Sequence[Category], parts: Bound, bins: Sampling | None = None
+    features: Sequence[Category], parts: Bound, bins: Sampling
 ) -> dict[Category, ValueCounts]:
     """Count the values of every table, by its owner, and sample the numbers for `bins`."""
     parts[0][1].check_dense(parts[0][0])
@@ -294,10 +288,9 @@ def count_columns(
     rows = 0
     for part, reader in parts:
         names = [name for name, _, _ in reader.categories]
-        for location, piece in part.pieces([*names, *(bins.sources if bins else ())], names):
+        for location, piece in part.pieces([*names, *bins.sources], names):
             rows += piece.num_rows
-            if bins is not None:
-                bins.add(numbers_in(piece, bins.rules, location))
+            bins.add(numbers_in(piece, bins.rules, location))
             for column, name in zip(features, names, strict=True):
                 found = column.count(piece.column(name), None, location.of_column(name))
                 counts[column.owner].add(found)
