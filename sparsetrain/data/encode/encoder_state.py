@@ -140,19 +140,20 @@ def _vocabularies(read: _Manifest, arrays: Mapping[str, Array]) -> dict[str, Val
         array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
         fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == 1
         _expect(fits, f"it has an array {name!r} of a wrong type")
-    numbers, ends = arrays["numbers"], arrays["text_offsets"]
-    _cut(arrays, "text_offsets", len(arrays["texts"]), len(ends) - 1)
-    texts = as_binary(Texts(arrays["texts"].copy(), ends.copy()))
-    for name, wanted in (("number_ids", len(numbers)), ("text_ids", len(texts))):
+    numbers, texts, ends = arrays["numbers"], arrays["texts"], arrays["text_offsets"]
+    _cut(arrays, "text_offsets", len(texts), len(ends) - 1)
+    for name, wanted in (("number_ids", len(numbers)), ("text_ids", len(ends) - 1)):
         _expect(len(arrays[name]) == wanted, f"it has an array {name!r} of a wrong length")
     of_numbers = _cut(arrays, "number_starts", len(numbers), len(read.columns))
-    of_texts = _cut(arrays, "text_starts", len(texts), len(read.columns))
+    of_texts = _cut(arrays, "text_starts", len(ends) - 1, len(read.columns))
     found, nan = dict[str, Values](), read.settings.nan_rule
     for column, some, own in zip(read.columns, of_numbers, of_texts, strict=True):
         keys = numbers[some].copy(), arrays["number_ids"][some].copy()
-        words = texts[own], arrays["text_ids"][own].copy()
+        offsets = ends[own.start : own.stop + 1]
+        words = Texts(texts[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
+        of_words = as_binary(words), arrays["text_ids"][own].copy()
         assert column.kind is not None
-        made = Vocabulary(column.kind, *keys, *words, column.rows, nan, column.rare_share)
+        made = Vocabulary(column.kind, *keys, *of_words, column.rows, nan, column.rare_share)
         _check_values(made, has_table=read.schema.owner(column.name) == column.name)
         found[column.name] = made
     return found

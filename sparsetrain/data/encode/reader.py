@@ -259,29 +259,19 @@ def _reader(rules: Rules, part: Part, require_label: bool, weights: str | None) 
     """Return a reader of a part; the reader of the previous schema is cached."""
     known = rules.known_readers.get((require_label, weights))
     if known is None or not known[0].equals(part.schema, check_metadata=True):
-        fingerprint = encoder_fingerprint(part.schema)
+        where, fingerprint = part.location.name, encoder_fingerprint(part.schema)
         if fingerprint is not None and fingerprint != rules.fingerprint:
             raise DataError(
-                f"{part.location.name}: converted with a different encoder than this one; "
-                "convert the raw data with this one (convert --encoder), or train on this data"
+                f"{where}: converted with a different encoder than this one; convert the raw data "
+                "with this one (convert --encoder), or train on this data"
             )
-        known = part.schema, match(rules, part, require_label, weights)
+        find = _columns if fingerprint is None else _converted_columns
+        found = find(rules, part.schema, where, require_label)
+        found = with_row_weights(found, weights, part.schema, where)
+        known = part.schema, Reader.of(rules, found)
         rules.known_readers[require_label, weights] = known
     reader: Reader = known[1]
     return reader
-
-
-def match(rules: Rules, part: Part, require_label: bool, weights: str | None) -> Reader:
-    """Find the columns of an encoder in a part, and the column of row `weights` if present.
-
-    Raises
-    ------
-    DataError
-        If a column is missing, or raw data meet an encoder of encoded data, or the reverse.
-    """
-    find = _converted_columns if part.is_converted else _columns
-    found = find(rules, part.schema, part.location.name, require_label)
-    return Reader.of(rules, with_row_weights(found, weights, part.schema, part.location.name))
 
 
 LABEL = "label"
