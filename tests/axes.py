@@ -69,7 +69,7 @@ AXES = {
         r"^labels/",
         5,
     ),
-    "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 10),
+    "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 9),
     "weights of rows": Axis(r"row_weights|with_weights", r"^$", 8),
     "text that is a number": Axis(
         r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 7

@@ -34,8 +34,9 @@ from sparsetrain.system.html import escape, table
 
 Each = Literal["event", "user", "pair", "item"]
 TRAIN, VALID, TEST = range(3)
-_RULES = {"user": ColumnRule(min_count=1), "item": ColumnRule(share_embedding="history")}
-_SCHEMA = Schema(categories=("user", "history", "item"), columns=_RULES)
+_SCHEMA = Schema(
+    categories=("user", "history", "item"), columns={"user": ColumnRule(min_count=1)}
+).with_shared({"item": "history"})
 AGE = "history_age"
 
 
@@ -72,7 +73,7 @@ class Split(NamedTuple):
         """The schema of all tables; both item columns share one table of values."""
         if AGE not in self.train.column_names:
             return _SCHEMA
-        return replace(_SCHEMA, columns={**_RULES, "history": ColumnRule(weights=AGE)})
+        return replace(_SCHEMA, columns={**_SCHEMA.columns, "history": ColumnRule(weights=AGE)})
 
     def encoder(self, min_count: int = 1) -> Encoder:
         """Return an encoder of all tables; items that occur less often share a row."""
