@@ -37,8 +37,7 @@ from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import ConfigError, DataWarning
-from sparsetrain.labels.label import Label
-from sparsetrain.labels.labels import guess_label, named_label
+from sparsetrain.labels.label import Label, guess_label, named_label
 from sparsetrain.system.html import table
 
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95

@@ -12,10 +12,10 @@ from sparsetrain.labels.count import Count as Count
 from sparsetrain.labels.count import DevianceMetrics as DevianceMetrics
 from sparsetrain.labels.label import LABELS as LABELS
 from sparsetrain.labels.label import Label as Label
+from sparsetrain.labels.label import Labels as Labels
 from sparsetrain.labels.label import label_of as label_of
 from sparsetrain.labels.label_metrics import LabelMetrics as LabelMetrics
 from sparsetrain.labels.label_metrics import watched_names as watched_names
-from sparsetrain.labels.labels import Labels as Labels
 from sparsetrain.labels.quantiles import PinballMetrics as PinballMetrics
 from sparsetrain.labels.quantiles import Quantiles as Quantiles
 from sparsetrain.labels.real import Real as Real

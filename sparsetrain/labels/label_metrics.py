@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from sparsetrain.labels.label import LABELS, Kind, Label, Metrics
-from sparsetrain.labels.labels import Labels
+from sparsetrain.labels.label import LABELS, Kind, Label, Labels, Metrics
 from sparsetrain.metrics.checks import check_weights
 from sparsetrain.metrics.grouped import GroupedAUC
 from sparsetrain.metrics.ranking import RankingMetrics

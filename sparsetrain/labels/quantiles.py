@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.labels.label import NUMBER, Label, not_finite
+from sparsetrain.labels.label import NUMBER, Label
 from sparsetrain.metrics.means import MeanMetrics
 from sparsetrain.metrics.scores import Scores
 
@@ -107,10 +107,6 @@ class Quantiles(Label):
     def kind(self) -> str:
         """``quantiles:LEVEL,LEVEL``."""
         return f"{self.word}:{','.join(map(str, self.levels))}"
-
-    def bad(self, values: np.ndarray) -> np.ndarray:
-        """Return which numbers are not finite in float32."""
-        return not_finite(values)
 
     def loss(self, op: Any, logits: Any, labels: Any) -> Any:
         """Return the mean over levels q of ``max(q e, (q - 1) e)``, where ``e = y - z``."""

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from sparsetrain.labels.label import NUMBER, Label, not_finite
+from sparsetrain.labels.label import NUMBER, Label
 from sparsetrain.metrics.regression import RegressionMetrics
 
 
@@ -23,10 +21,6 @@ class Real(Label):
     scales = True
     is_exported = True
     scores = RegressionMetrics
-
-    def bad(self, values: np.ndarray) -> np.ndarray:
-        """Return which numbers are not finite in float32."""
-        return not_finite(values)
 
     def loss(self, op: Any, logits: Any, labels: Any) -> Any:
         """Return ``(z - y)**2``."""

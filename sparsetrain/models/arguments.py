@@ -22,7 +22,7 @@ import numpy as np
 from sparsetrain.data.shared_tables import tables_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_table_dtype
-from sparsetrain.labels.labels import Labels, click
+from sparsetrain.labels.label import Labels, click
 from sparsetrain.models.by_feature import check_dim, check_pooling
 from sparsetrain.system.argument_checks import is_int, is_number, require_int
 

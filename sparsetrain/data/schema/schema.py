@@ -22,7 +22,7 @@ from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema_file import as_toml, fill, parse
 from sparsetrain.data.shared_tables import tables_of
 from sparsetrain.errors import ConfigError
-from sparsetrain.labels.labels import Labels, click
+from sparsetrain.labels.label import Labels, click
 from sparsetrain.parsing.identity import KINDS
 from sparsetrain.system.argument_checks import is_number, require_type
 from sparsetrain.system.html import describe

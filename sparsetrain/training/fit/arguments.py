@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.errors import ConfigError, DataError, nearest
-from sparsetrain.labels.label import LABELS
+from sparsetrain.labels.label import LABELS, Labels
 from sparsetrain.labels.label_metrics import gains, score_names
-from sparsetrain.labels.labels import Labels
 from sparsetrain.metrics.scores import base_name
 from sparsetrain.system.argument_checks import (
     is_number,

@@ -21,9 +21,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from sparsetrain.errors import CheckpointError
-from sparsetrain.labels.label import LABELS
+from sparsetrain.labels.label import LABELS, Labels
 from sparsetrain.labels.label_metrics import score_names
-from sparsetrain.labels.labels import Labels
 from sparsetrain.metrics import GroupedAUC
 from sparsetrain.system.regular_files import read_regular_file
 
