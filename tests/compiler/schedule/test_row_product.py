@@ -4,10 +4,11 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
+from sparsetrain.compiler.schedule.row_product import kernel as row_product_kernel
 from sparsetrain.compiler.schedule.row_product.kernel import row_product
-from sparsetrain.compiler.schedule.row_product.tiling import Shape, shape_of
+from sparsetrain.compiler.schedule.row_product.tiling import shape_of
 from sparsetrain.runtime.compiling import compile_kernel
 from tests.compiler.schedule.relax_programs import (
     TARGETS,
@@ -159,15 +160,21 @@ def test_tiles_of_avx512_read_what_they_multiply():
     assert all(shape.window == shape.height and shape.chunk == 128 for shape in shapes)
 
 
+@pytest.mark.parametrize("target", ["avx2", "plain"])
+def test_products_of_many_sizes_share_a_kernel(target):
+    sizes = [(64, 128), (50, 50), (512, 367), (13, 1000)]
+    assert len({shape_of(*size, "float32", TARGETS[target]) for size in sizes}) == 1
+
+
 @pytest.mark.parametrize("flipped", slow_except([True], [False, True]))
 def test_bits_do_not_depend_on_how_a_product_is_cut(flipped, monkeypatch):
     rng = np.random.default_rng(0)
     left, right = (rng.standard_normal((200, n)).astype("f") for n in (70, 141))
     shape = shape_of(70, 141, "float32", TARGETS["host"])
-    coarse, *_, fine = shape.cuts()
     results = []
-    for cut in (coarse, fine):
-        monkeypatch.setattr(Shape, "cuts", lambda _, cut=cut: [cut])
+    for cut in ((1, 1), (4, 3)):
+        blocks = [tirx.const(number, "int64") for number in cut]
+        monkeypatch.setattr(row_product_kernel, "cut", lambda *_, blocks=blocks: blocks)
         results.append(_computed(shape, left, right, flipped))
     assert_exact(*results)
     exact = [a.astype("f8") for a in (left, right)]
@@ -178,8 +185,8 @@ def test_bits_do_not_depend_on_how_a_product_is_cut(flipped, monkeypatch):
 
 def _computed(shape, left, right, flipped):
     kernel = row_product(shape, "float32", flipped=flipped, sums=(True, True))
-    size = (shape.rows, shape.columns)
-    outs = [(shape.rows,), (shape.columns,), size[::-1] if flipped else size]
+    size = (left.shape[1], right.shape[1])
+    outs = [size[:1], size[1:], size[::-1] if flipped else size]
     outs = [tvm.runtime.tensor(np.full(out, np.nan, "f")) for out in outs]
     run = compile_kernel(kernel, TARGETS["host"])
     run(tvm.runtime.tensor(left), tvm.runtime.tensor(right), *outs)

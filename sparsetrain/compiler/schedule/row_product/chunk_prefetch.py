@@ -56,8 +56,8 @@ def stretches(
     found = []
     for source, part, width in zip(sources, parts, (shape.height, shape.width), strict=True):
         line = line_length(source.dtype)
-        shifted = int(source.shape[1]) % line != 0 or width % line != 0
-        lines = tirx.ceildiv(part.count * width, line) + int(shifted)
+        shifted = tirx.any(tirx.floormod(source.shape[1], line) != 0, width % line != 0)
+        lines = tirx.ceildiv(part.count * width, line) + tirx.Cast("int64", shifted)
         groups = numbers.hold(tirx.ceildiv(lines, _LINES_TOGETHER))
         found.append(Stretch(source, start, part.first * width, groups))
     return found

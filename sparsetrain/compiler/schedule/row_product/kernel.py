@@ -5,11 +5,14 @@
   not: each sum runs over all rows in order.
 - **Chunks** are ranges of rows. The columns that a block reads of both operands stay in the near
   caches, packed in panels, while all tiles of the block add the chunk to their sums.
-- **Packing** is done by the first tile that reads a panel (`operand.py`).
+- **Packing** is done by the first tile that reads a panel, a few rows at a time (`operand.py`).
 - **Prefetching:** every tile prefetches its share of the next chunk (`chunk_prefetch.py`).
 
+- **Sizes** are arguments where a result has several tiles, so products of many sizes share a
+  kernel, which takes 0.16 s to compile.
+
 Cost: the left operand is read once per column of blocks, the right operand once per row of blocks.
-A separate packing pass took a tenth of the time of a product over 2048 rows.
+A packing pass over the whole operand took a tenth of the time of a product over 2048 rows.
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ def row_product(
         ``kernel(left, right, *sums, out)``, where `sums` are the requested column sums.
     """
     with kernel("matmul_tn") as built:
-        (length,) = extents(1)
-        size = shape.rows, shape.columns
+        length, *free = extents(1 + (shape.rows, shape.columns).count(None))
+        size = shape.rows or free.pop(0), shape.columns or free.pop(0)
         sources = [
             buffer(name, (length, extent), dtype)
             for name, extent in zip(("left", "right"), size, strict=True)
@@ -59,36 +62,55 @@ def row_product(
             for name, extent, wanted in zip(("of_left", "of_right"), size, sums, strict=True)
         ]
         out = buffer("out", size[::-1] if flipped else size, dtype)
-        down, across = _cut(shape)
+        tiles, panels = shape.tiles(*size)
+        down, across = cut(shape, tiles, panels)
         with T.parallel(wide(0), down * across) as task:
-            _run_task(_Whole(shape, sources, totals, out, flipped, down, across), task)
+            whole = _Whole(shape, sources, totals, out, flipped, tiles, panels, down, across)
+            _run_task(whole, task)
     return built.get()
 
 
+# Times that a number of blocks may double, from few large tasks to many small tasks.
+_MOST_DOUBLINGS = 5
+
+
 class _Whole(NamedTuple):
-    """Values shared by all tasks; there are `down` x `across` blocks."""
+    """Values shared by all tasks; `tiles` x `panels` are cut into `down` x `across` blocks."""
 
     shape: Shape
     sources: list[Any]
     totals: list[Any]
     out: Any
     flipped: bool
+    tiles: Any
+    panels: Any
     down: Any
     across: Any
 
 
-def _cut(shape: Shape) -> tuple[Any, Any]:
-    """Return the numbers of blocks down and across: the fewest that keep 4 of 5 threads busy."""
+def cut(shape: Shape, tiles: Any, panels: Any) -> tuple[Any, Any]:
+    """Return the numbers of blocks down and across: the fewest that keep 4 of 5 threads busy.
+
+    Sums do not depend on them, and blocks are at most `shape.most`.
+    """
     numbers = Numbers()
     threads = numbers.hold(tirx.Cast("int64", tirx.call_packed("runtime.NumThreads")))
-    cut = T.alloc_buffer((2,), "int64")
-    for n, (down, across) in enumerate(reversed(shape.cuts())):
+    blocks = T.alloc_buffer((2,), "int64")
+    down, across = (load(blocks, wide(n)) for n in range(2))
+    most = zip((tiles, panels), shape.most, strict=True)
+    for n, fewest in enumerate(tirx.ceildiv(total, of) for total, of in most):
+        T.buffer_store(blocks, fewest, [wide(n)])
+    with T.serial(wide(0), wide(_MOST_DOUBLINGS)):
         tasks = down * across
-        fits = wide(5 * tasks) >= tirx.ceildiv(wide(tasks), threads) * threads * 4
-        with T.If(tirx.any(fits, n == 0)), T.Then():
-            T.buffer_store(cut, wide(down), [wide(0)])
-            T.buffer_store(cut, wide(across), [wide(1)])
-    return load(cut, wide(0)), load(cut, wide(1))
+        with T.If(5 * tasks < tirx.ceildiv(tasks, threads) * threads * 4), T.Then():
+            is_wide = panels * shape.width * down >= tiles * shape.height * across
+            splits_panels = tirx.all(across < panels, tirx.any(is_wide, down == tiles))
+            with T.If(splits_panels):
+                with T.Then():
+                    T.buffer_store(blocks, tirx.min(2 * across, panels), [wide(1)])
+                with T.Else():
+                    T.buffer_store(blocks, tirx.min(2 * down, tiles), [wide(0)])
+    return down, across
 
 
 def _run_task(whole: _Whole, task: Any) -> None:
@@ -98,11 +120,14 @@ def _run_task(whole: _Whole, task: Any) -> None:
     left_sums, right_sums = whole.totals
     block = Block(
         shape,
-        Side(whole.sources[0], (most[0], shape.chunk, shape.window), shape.panels > 1, left_sums),
-        Side(whole.sources[1], (most[1], shape.chunk, shape.width), shape.tiles > 1, right_sums),
+        Side(
+            whole.sources[0], (most[0], shape.chunk, shape.window), shape.columns is None, left_sums
+        ),
+        Side(whole.sources[1], (most[1], shape.chunk, shape.width), shape.rows is None, right_sums),
         T.alloc_buffer((most[0] * most[1] * shape.height * shape.width,), str(whole.out.dtype)),
         whole.out,
         whole.flipped,
+        whole.panels,
         tiles.first,
         panels.first,
         tirx.floormod(task, whole.across) == 0,
@@ -128,11 +153,11 @@ def _run_task(whole: _Whole, task: Any) -> None:
 def _parts(whole: _Whole, task: Any, numbers: Numbers) -> tuple[Part, Part]:
     """Return a task's range of tiles and its range of panels."""
 
-    def part(number: Any, of: Any, total: int) -> Part:
+    def part(number: Any, of: Any, total: Any) -> Part:
         first = numbers.hold(tirx.floordiv(number * total, of))
         return Part(first, numbers.hold(tirx.floordiv((number + 1) * total, of) - first))
 
     return (
-        part(tirx.floordiv(task, whole.across), whole.down, whole.shape.tiles),
-        part(tirx.floormod(task, whole.across), whole.across, whole.shape.panels),
+        part(tirx.floordiv(task, whole.across), whole.down, whole.tiles),
+        part(tirx.floormod(task, whole.across), whole.across, whole.panels),
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of a product summed over rows: read in memory by the first tile, then from panels.
+"""Operands of a product summed over rows, packed in panels.
 
-While it sums its products, the first tile that needs a panel of a chunk reads the operand in place,
-stores the panel, and adds its rows to the column sums if these are requested. Later tiles read the
-panel.
+The first tile that needs a panel of a chunk stores it, and adds its rows to the column sums if
+these are requested. It does so before it multiplies, some rows at a time, which stay in the
+first-level cache. An operand that one tile needs is read in place.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Register tile of a product summed over rows, for one chunk of rows.
 
 The sums continue from the previous chunk, so every element is summed over all rows in order. The
-loop over rows has no branches. They are outside, and test whether the tile is the first to read its
-panel of the left or of the right operand, and whether it is in the last, narrower panel.
+loop over rows has no branches. They are outside, and test whether the tile packs its panels, and
+whether it is in the last, narrower panel.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Block(NamedTuple):
         The result: (rows, columns), or (columns, rows) if `flipped`.
     flipped : bool
         Whether the result is transposed.
+    panels : Expr
+        The number of panels of the whole product.
     tile, panel : Expr
         The block's first tile and panel.
     owns_left, owns_right : Expr
@@ -59,6 +61,7 @@ class Block(NamedTuple):
     sums: Any
     out: Any
     flipped: bool
+    panels: Any
     tile: Any
     panel: Any
     owns_left: Any
@@ -70,16 +73,17 @@ def compute_tile(
     block: Block, chunk: Chunk, tile: Any, panel: Any, prefetch: Callable[[Any], None]
 ) -> None:
     """Add the products of a chunk to a tile of the block; call `prefetch` before every piece."""
-    shape = block.shape
-    row = block.numbers.hold(
-        tirx.min((block.tile + tile) * shape.height, wide(shape.rows - shape.height))
+    shape, (rows, columns) = (
+        block.shape,
+        (side.source.shape[1] for side in (block.left, block.right)),
     )
+    row = block.numbers.hold(tirx.min((block.tile + tile) * shape.height, rows - shape.height))
     begin, is_cut = row, shape.window > shape.height
     if is_cut:
-        begin = block.numbers.hold(tirx.min(row, wide(shape.rows - shape.window)))
+        begin = block.numbers.hold(tirx.min(row, rows - shape.window))
 
     def of(vectors: int) -> None:
-        last = wide(shape.columns - vectors * shape.lanes)
+        last = columns - vectors * shape.lanes
         column = block.numbers.hold(tirx.min((block.panel + panel) * shape.width, last))
         corner = _Corner(row, column, begin, row - begin if is_cut else 0)
         _Tile(block, chunk, (tile, panel), corner, vectors, prefetch).compute()
@@ -87,7 +91,7 @@ def compute_tile(
     if shape.last_vectors == shape.vectors:
         of(shape.vectors)
     else:
-        is_last = block.panel + panel == shape.panels - 1
+        is_last = block.panel + panel == block.panels - 1
         _either(is_last, lambda: of(shape.last_vectors), lambda: of(shape.vectors))
 
 

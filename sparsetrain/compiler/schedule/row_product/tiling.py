@@ -7,8 +7,9 @@ rows or columns again, with the same bits, and needs neither padding nor masks.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tvm import tirx
 from tvm.target import Target
 
 from sparsetrain.compiler.schedule.register_tile import register_tile, vector_unit
@@ -28,8 +29,6 @@ _PIECES = {32: 8, 16: 2}
 # Prefix of the CPU's name -> most vectors in a row of a tile. With 3, a Kaggle step takes 6 %
 # longer on Zen 4.
 _MOST_VECTORS = {"znver": 2, "": 3}
-# Largest number of ways to cut a product, from few large tasks to many small tasks.
-_MOST_CUTS = 6
 # With fewer rows, the schedule for reductions is as fast.
 _FEWEST_ROWS = 4
 # Registers needed besides the sums, for a row of the right operand and a number of the left.
@@ -37,16 +36,32 @@ _OTHER_REGISTERS = 3
 
 
 class Shape(NamedTuple):
-    """A result of `rows` x `columns` in tiles of `height` rows and `vectors` vectors of `lanes`.
+    """A product whose result is in tiles of `height` rows and `vectors` vectors of `lanes`.
 
-    Tiles are summed over chunks of `chunk` operand rows; each chunk is split into `pieces` pieces.
+    Parameters
+    ----------
+    rows, columns : int or None
+        The result's size; None for any that takes more than one tile, so that products of many
+        sizes share a kernel.
+    height, vectors, lanes : int
+        Rows of a tile, vectors in each, numbers in a vector.
+    last_vectors : int
+        Vectors of the last panel.
+    window : int
+        How many elements of each left row a tile reads: a power of two, if that many exist. Six
+        elements would take two loads, two stores and a few shuffles; eight take one load and one
+        store. At the edge, the window begins before its tile.
+    chunk, pieces : int
+        Tiles are summed over chunks of `chunk` operand rows, each in `pieces` pieces.
     """
 
-    rows: int
-    columns: int
+    rows: int | None
+    columns: int | None
     height: int
     vectors: int
     lanes: int
+    last_vectors: int
+    window: int
     chunk: int
     pieces: int
 
@@ -55,50 +70,18 @@ class Shape(NamedTuple):
         """Number of columns in a panel."""
         return self.vectors * self.lanes
 
-    @property
-    def window(self) -> int:
-        """How many elements of each left row a tile reads: a power of two, if that many exist.
-
-        Six elements would take two loads, two stores and a few shuffles; eight take one load and
-        one store. At the edge, the window begins before its tile.
-        """
-        whole = 1 << (self.height - 1).bit_length()
-        return whole if self.tiles > 1 and whole <= self.rows else self.height
-
-    @property
-    def tiles(self) -> int:
-        """Number of tiles from top to bottom."""
-        return -(-self.rows // self.height)
-
-    @property
-    def panels(self) -> int:
-        """Number of panels from left to right."""
-        return -(-self.columns // self.width)
-
-    @property
-    def last_vectors(self) -> int:
-        """Number of vectors in the last panel; one of a single vector would run at half the speed."""
-        rest = -(-(self.columns - (self.panels - 1) * self.width) // self.lanes)
-        return rest if rest > 1 else self.vectors
+    def tiles(self, rows: Any, columns: Any) -> tuple[Any, Any]:
+        """Return the numbers of tiles and of panels of a result of this size."""
+        sides = (rows, self.rows, self.height), (columns, self.columns, self.width)
+        return tuple(
+            tirx.const(1, "int64") if known else tirx.ceildiv(extent, of)
+            for extent, known, of in sides
+        )
 
     @property
     def most(self) -> tuple[int, int]:
-        """Numbers of tiles and panels in the largest possible block."""
-        down, across = self.cuts()[0]
-        return -(-self.tiles // down), -(-self.panels // across)
-
-    def cuts(self) -> list[tuple[int, int]]:
-        """Return the possible (blocks down, blocks across), from the fewest blocks to the most."""
-        down, across = -(-self.tiles // _MOST_TILES), -(-self.panels // _MOST_PANELS)
-        found = [(down, across)]
-        while len(found) < _MOST_CUTS and (down < self.tiles or across < self.panels):
-            is_wide = self.columns * down >= self.rows * across
-            if across < self.panels and (is_wide or down == self.tiles):
-                across = min(2 * across, self.panels)
-            else:
-                down = min(2 * down, self.tiles)
-            found.append((down, across))
-        return found
+        """Largest numbers of tiles and panels in a block."""
+        return 1 if self.rows else _MOST_TILES, 1 if self.columns else _MOST_PANELS
 
 
 def shape_of(rows: int, columns: int, dtype: str, target: Target) -> Shape | None:
@@ -107,15 +90,28 @@ def shape_of(rows: int, columns: int, dtype: str, target: Target) -> Shape | Non
     lanes = unit.lanes(dtype)
     if lanes < 2 or columns < lanes or rows < _FEWEST_ROWS:
         return None
-    vectors = min(2, columns // lanes)
-    chunk = _CHUNK, _PIECES[unit.registers]
-    free = unit.registers - _OTHER_REGISTERS
+    vectors, free = min(2, columns // lanes), unit.registers - _OTHER_REGISTERS
     if rows * vectors <= free:
-        return Shape(rows, columns, rows, vectors, lanes, *chunk)
-    height = register_tile(target, dtype, columns).rows
-    in_row = -(-columns // lanes)
-    # A panel must fit into the result. A last panel of one vector would run at half the speed.
-    has_room = columns >= 3 * lanes and 3 * height <= free
-    if select_by_cpu(_MOST_VECTORS, target) >= 3 and has_room and in_row % 3 != 1:
-        vectors = 3
-    return Shape(rows, columns, height, vectors, lanes, *chunk)
+        height = window = rows
+    else:
+        height = register_tile(target, dtype, columns).rows
+        whole = 1 << (height - 1).bit_length()
+        window = whole if whole <= rows else height
+        # A panel must fit into the result, and the last must not have a single vector.
+        has_room = columns >= 3 * lanes and 3 * height <= free
+        in_row = -(-columns // lanes)
+        if select_by_cpu(_MOST_VECTORS, target) >= 3 and has_room and in_row % 3 != 1:
+            vectors = 3
+    width = vectors * lanes
+    rest = -(-(columns % width or width) // lanes)
+    return Shape(
+        None if rows > height else rows,
+        None if columns > width else columns,
+        height,
+        vectors,
+        lanes,
+        last_vectors=rest if rest > 1 else vectors,  # one vector would run at half the speed
+        window=window,
+        chunk=_CHUNK,
+        pieces=_PIECES[unit.registers],
+    )
