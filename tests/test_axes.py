@@ -9,7 +9,7 @@ import pytest
 from tests import acts, axes
 from tests.docs.test_path import STEP as PATH
 
-FILES_OF_ACTS = {"step": 15, "encode": 17, "Encoder.fit": 20, "epoch": 19, "convert": 31}
+FILES_OF_ACTS = {"step": 14, "encode": 12, "Encoder.fit": 18, "epoch": 17, "convert": 29}
 WORDS_OF_THE_PATH = 8_344
 
 
