@@ -62,7 +62,7 @@ AXES = {
     "bags": Axis(
         r"\bhas_bags\b|\bpooling\b|(?<!rows are )\bweighted\b|\bbags\b",
         r"/bags\.py|ragged|data/batch|/by_feature",
-        11,
+        10,
     ),
     "kinds of labels": Axis(
         r'label_kinds|LabelKind|is_clicks|(?<!": )"(binary|real)"|\b(Binary|Real|Classes)\(',

@@ -25,7 +25,7 @@ class Column(NamedTuple):
     offsets : (n + 1,) int64 or None
         Start of each text, and the end of the last.
     missing : (n,) uint8 or None
-    bags : (rows + 1,) int64 or None
+    edges : (rows + 1,) int64 or None
         For lists, the position of each row's first value, and the end of the last row.
     """
 
@@ -33,25 +33,25 @@ class Column(NamedTuple):
     values: Any
     offsets: Any = None
     missing: Any = None
-    bags: Any = None
+    edges: Any = None
 
     @property
     def rows(self) -> int:
         """Number of rows in the request."""
-        edges = self.offsets if self.bags is None else self.bags
+        edges = self.offsets if self.edges is None else self.edges
         return len(self.values) if edges is None else len(edges) - 1
 
     def in_lists(self, edges: Any) -> Column:
-        """Return a column of lists of these values; `edges` are its `bags`."""
-        return self._replace(bags=edges)
+        """Return a column of lists of these values; `edges` begin and end them."""
+        return self._replace(edges=edges)
 
     def as_arrow(self) -> Any:
         """Return the column as an Arrow array."""
         import pyarrow as pa
 
-        if self.bags is not None:
-            values = self._replace(bags=None).as_arrow()
-            return pa.LargeListArray.from_arrays(pa.array(np.asarray(self.bags)), values)
+        if self.edges is not None:
+            values = self._replace(edges=None).as_arrow()
+            return pa.LargeListArray.from_arrays(pa.array(np.asarray(self.edges)), values)
         missing = None if self.missing is None else np.asarray(self.missing).view(bool)
         if missing is not None and missing.all():
             return pa.nulls(self.rows)  # the null type, which every rule accepts
@@ -70,7 +70,7 @@ def all_missing(rows: int) -> Column:
 
 def as_seconds(column: Column, name: str) -> Column:
     """Convert ISO 8601 text to seconds since 1970, by Arrow; return anything else unchanged."""
-    if column.kind != TEXT or column.bags is not None:
+    if column.kind != TEXT or column.edges is not None:
         return column
     from sparsetrain.data.values.location import Location
     from sparsetrain.data.values.moments import to_microseconds
