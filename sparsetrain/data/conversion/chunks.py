@@ -211,23 +211,25 @@ def read_good_rows(
     """Return the result of `read` for each piece, and reports of the bad rows left out.
 
     `strict` reads the same columns, to find bad rows. The list of reports is complete once all
-    pieces are read. `bad_rows` is one of `POLICIES`. A text chunk is first read with its numbers
-    parsed, unless there are derived columns, which need the text. If a row is bad, the chunk is
+    pieces are read. `bad_rows` is one of `POLICIES`. Text comes coded, see `Part.pieces`, unless
+    there are derived columns, which need the text. If a row of a text file is bad, its chunk is
     read again as text, so that reports show the original.
     """
-    if chunk.block is not None and not chunk.reader.rules.schema.made:
+    coded = () if chunk.reader.rules.schema.made else chunk.reader.found.categories
+    if coded and chunk.block is not None:
         with suppress(DataError):
-            pieces = chunk.pieces(strict.names, chunk.reader.found.categories, raise_bad_line)
+            pieces = chunk.pieces(strict.names, coded, raise_bad_line)
             return [read(piece, here) for here, piece in pieces], []
+        coded = ()
     if bad_rows == "error":
-        pieces = chunk.pieces(strict.names, (), raise_bad_line)
+        pieces = chunk.pieces(strict.names, coded, raise_bad_line)
         return (read(piece, here) for here, piece in pieces), []
     reports = list[Report]()
 
     def on_bad(line: BadLine) -> None:
         reports.append(_report(chunk.location, line.number, None, str(line.error), text=line.text))
 
-    return _read_pieces(chunk.pieces(strict.names, (), on_bad), read, strict, reports), reports
+    return _read_pieces(chunk.pieces(strict.names, coded, on_bad), read, strict, reports), reports
 
 
 def _report(
