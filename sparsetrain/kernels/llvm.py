@@ -5,20 +5,13 @@
 a store per number, which compilers do not improve. Done in four rounds, which swap the off-diagonal
 quarters of ever smaller squares, it costs 64 shuffles. The IR names no machine instruction, so
 every CPU can run it.
-
-`one_of` chooses one of several arrays at run time, so that a loop over similar arrays has one body,
-and compile time does not grow with their number. TVM itself cannot choose between addresses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import reduce
 from typing import Any
 
 from tvm import tirx
-from tvm.script.ir_builder import tirx as T
 
 LANES = 16
 PRAGMA = "pragma_import_llvm"
@@ -99,51 +92,3 @@ def transpose(
     into, top, below = (tirx.address_of(place) for place in (to, first, rest))
     by, skip, count = (tirx.const(int(n), "int64") for n in (stride_to, stride, rows))
     return tirx.call_extern("int32", "sparsetrain_transpose", into, by, top, below, skip, count)
-
-
-_EITHER = """
-define linkonce_odr ptr @sparsetrain_either(i64 %first, ptr %a, ptr %b) alwaysinline nounwind {
-  %is_first = icmp ne i64 %first, 0
-  %chosen = select i1 %is_first, ptr %a, ptr %b
-  ret ptr %chosen
-}
-"""
-
-
-@contextmanager
-def each_in_turn(count: int) -> Iterator[Any]:
-    """Loop in a kernel over the numbers below `count`, for use with `one_of`."""
-    with T.attr(T.int32(0), PRAGMA, _EITHER), T.serial(0, count) as number:
-        yield number
-
-
-def one_of(arrays: Sequence[Any], number: Any) -> Any:
-    """Return ``arrays[number]``; all arrays have the same dtype and number of axes."""
-    first = arrays[0]
-    extents = zip(*(array.shape for array in arrays), strict=True)
-    shape = tuple(_extent(each, number) for each in extents)
-    later = enumerate((array.data for array in arrays[1:]), 1)
-    memory = reduce(lambda rest, each: _either(number == each[0], each[1], rest), later, first.data)
-    return T.decl_buffer(shape, first.dtype, data=T.Bind(memory))
-
-
-def number_of(values: Sequence[Any], number: Any) -> Any:
-    """Return ``values[number]`` as int64.
-
-    The value is read from memory, because TVM's simplifier takes seconds with a choice in every
-    index.
-    """
-    stored = T.alloc_local((len(values),), "int64")
-    for place, value in enumerate(values):
-        T.buffer_store(stored, tirx.Cast("int64", tirx.convert(value)), [place])
-    return T.Bind(stored[number])
-
-
-def _extent(extents: Sequence[Any], number: Any) -> Any:
-    known = {int(n) if isinstance(n, (int, tirx.IntImm)) else None for n in extents}
-    return number_of(extents, number) if None in known or len(known) > 1 else known.pop()
-
-
-def _either(is_one: Any, one: Any, other: Any) -> Any:
-    flag = tirx.Cast("int64", is_one)
-    return tirx.call_extern(one.ty, "sparsetrain_either", flag, one, other)

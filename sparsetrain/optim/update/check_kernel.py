@@ -19,8 +19,8 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
+from sparsetrain.kernels.array_table import ArrayTable, number_table
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.llvm import each_in_turn, number_of, one_of
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
@@ -67,12 +67,11 @@ def nonfinite_kernel(kinds: Sequence[Kind], search: Body | None = None) -> PrimF
 def _search_in_chunks(arrays: Sequence[Any], found: Any) -> None:
     """Search all arrays, dtype by dtype, in one launch; combine the lanes after it."""
     wrong = T.alloc_buffer((len(arrays), CHUNKS, LANES), "int32", scope="global")
-    with T.parallel(0, CHUNKS) as chunk:
-        for dtype in dict.fromkeys(str(array.dtype) for array in arrays):
-            places = [n for n, array in enumerate(arrays) if str(array.dtype) == dtype]
-            with each_in_turn(len(places)) as number:
-                values = one_of([arrays[n] for n in places], number)
-                _search(values, chunk, wrong, number_of(places, number))
+    for dtype in dict.fromkeys(str(array.dtype) for array in arrays):
+        places = [n for n, array in enumerate(arrays) if str(array.dtype) == dtype]
+        alike, numbers = ArrayTable([arrays[n] for n in places]), number_table(places)
+        with T.parallel(0, CHUNKS) as chunk, T.serial(0, len(places)) as number:
+            _search(alike[number], chunk, wrong, T.Bind(numbers[number]))
     with T.serial(0, len(arrays)) as n, T.serial(0, CHUNKS) as chunk:
         T.buffer_store(found, const(0, "int32"), [n, chunk])
         with T.serial(0, LANES) as lane:

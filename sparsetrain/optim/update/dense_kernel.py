@@ -18,8 +18,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
+from sparsetrain.kernels.array_table import ArrayTable
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.llvm import each_in_turn, one_of
 from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import (
@@ -87,9 +87,10 @@ def update_in_chunks(
 ) -> None:
     """Inside a kernel: update parameters, each paired with its gradient (see `as_rows`)."""
     spec = parameters[0][0].spec
-    alike = list(zip(*((g, p.weight, *p.slots) for p, g in parameters), strict=True))
-    with T.parallel(0, CHUNKS) as chunk, each_in_turn(len(parameters)) as number:
-        gradient, weight, *slots = (one_of(arrays, number) for arrays in alike)
+    alike = zip(*((g, p.weight, *p.slots) for p, g in parameters), strict=True)
+    tables = [ArrayTable(arrays) for arrays in alike]
+    with T.parallel(0, CHUNKS) as chunk, T.serial(0, len(parameters)) as number:
+        gradient, weight, *slots = (table[number] for table in tables)
         parameter = Parameter(spec, weight, slots, weight.shape[1], parameters[0][0].stored)
         whole = const(0, "int64"), weight.shape[0 if spec.formula.by_row else 1]
         part = whole if span is None else tuple(const(edge, "int64") for edge in span)
