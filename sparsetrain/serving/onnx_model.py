@@ -111,6 +111,31 @@ def _interaction(graph: _Graph, call: relax.Call) -> str:
     return graph.add("Concat", vector, pairs, axis=1)
 
 
+def _binned(graph: _Graph, call: relax.Call) -> str:
+    """Add the product of the features of each number's bins with its weights; see `Binned`."""
+    dense, starts, scales, begins, weight, bias, *missing = map(graph.name_of, call.args)
+    numbers, bins = map(int, call.args[1].ty.shape)
+
+    def part(whole: str, axis: int, begin: int, end: int) -> str:
+        return graph.add("Slice", whole, *(graph.constant([n]) for n in (begin, end, axis)))
+
+    x = graph.add("Unsqueeze", part(dense, 1, 0, numbers), graph.constant([2]))
+    reached = graph.add("Cast", graph.add("GreaterOrEqual", x, begins), to=1)  # float32
+    padding = graph.constant([0, 0, 0, 0, 0, 1])
+    passed = graph.add("Pad", part(reached, 2, 1, bins), padding)
+    own = graph.add("Sub", reached, passed)
+    share = graph.add("Mul", graph.add("Sub", x, starts), scales)
+    shares = graph.add("Add", graph.add("Mul", share, own), passed)
+    factor = graph.constant(1 / np.sqrt(bins), "float32")
+    features = graph.add("Concat", graph.add("Mul", shares, factor), own, axis=2)
+    product = graph.add("MatMul", graph.add("Transpose", features, perm=[1, 0, 2]), weight)
+    vectors = graph.add("Add", graph.add("Transpose", product, perm=[1, 0, 2]), bias)
+    if not missing:
+        return vectors
+    flags = graph.add("Cast", part(dense, 1, numbers, 2 * numbers), to=9)  # bool
+    return graph.add("Where", graph.add("Unsqueeze", flags, graph.constant([2])), *missing, vectors)
+
+
 RULES: dict[str, _Rule] = {
     "relax.add": _same("Add"),
     "relax.subtract": _same("Sub"),
@@ -128,6 +153,7 @@ RULES: dict[str, _Rule] = {
     "relax.split": _split,
     "relax.sparsetrain.lookup": _lookup,
     "relax.sparsetrain.interaction": _interaction,
+    "relax.sparsetrain.binned": _binned,
 }
 
 

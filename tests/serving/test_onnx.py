@@ -11,20 +11,31 @@ from sparsetrain.serving.onnx_model import export_onnx
 pytest.importorskip("onnx")
 
 
+BINS = [[-0.5], [-1.0, 0.0, 0.5]]
+NUMBERS = {  # arguments of a model of four dense inputs, the last two 0 or 1
+    "scaled": {},
+    "binned": {"numbers": "binned", "number_bins": [*BINS, [0.5], [0.5]]},
+    "binned, missing": {"numbers": "binned", "number_bins": BINS, "missing_flags": True},
+}
+
+
 def trainer_of(dim=4, **more) -> st.Trainer:
-    model = st.models.DLRM([50, 30, 50], dim, (8,), (8,), num_dense=3, **more)
+    model = st.models.DLRM([50, 30, 50], dim, (8,), (8,), num_dense=4, **more)
     return st.Trainer(model, st.optim.sgd(0.1), target="cpu")
 
 
 @pytest.mark.peers
 @pytest.mark.parametrize("interaction", ["dot", "cross"])
 @pytest.mark.parametrize("dim", [4, {"C2": 7, "*": 4}])
-def test_onnxruntime_gives_our_logits(interaction, dim, tmp_path):
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_onnxruntime_gives_our_logits(interaction, dim, numbers, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    trainer, rng = trainer_of(dim, interaction=interaction), np.random.default_rng(0)
+    trainer = trainer_of(dim, interaction=interaction, **NUMBERS[numbers])
+    rng = np.random.default_rng(0)
     export_onnx(trainer, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-    dense = rng.normal(size=(70, 3)).astype(np.float32)
+    dense = rng.normal(size=(70, 4)).astype(np.float32)
+    dense[:, 2:] = dense[:, 2:] > 0.5
     ids = rng.integers(0, 30, (70, 3))
     (logits,) = session.run(None, {"dense": dense, "ids": ids})
     program = st.Program(trainer.model.export(), "logits", "cpu")
