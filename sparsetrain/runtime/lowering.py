@@ -110,6 +110,7 @@ def _compact(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimF
 
 def _lower_for_cpu() -> Any:
     """Return TVM's passes for `s_tir`, in their order, without those that a CPU does not need."""
+    without_cse = tvm.transform.PassContext.current().config.get("tirx.disable_cse_tir")
     return tvm.transform.Sequential(
         [
             s_tir.transform.CanonicalizeLoop(),
@@ -132,7 +133,7 @@ def _lower_for_cpu() -> Any:
             tirx.transform.StmtSimplify(),
             tirx.transform.RemoveNoOp(),
             s_tir.transform.RewriteUnsafeSelect(),
-            tirx.transform.CommonSubexprElim(),
+            *([] if without_cse else [tirx.transform.CommonSubexprElim()]),
             tirx.transform.AnnotateEntryFunc(),
             tirx.transform.SplitHostDevice(),
             tirx.transform.MakePackedAPI(),

@@ -109,8 +109,8 @@ def _read(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fields:
     version = manifest.get("version")
     if version != VERSION:
         raise CheckpointError(
-            f"the saved encoder has version {version!r}, but this program reads {VERSION}: fit the "
-            "encoder, or convert the data, again"
+            f"the saved encoder has version {version!r}, but this program reads {VERSION}: train, "
+            "or convert the data, again"
         )
     read = fill(manifest, _Manifest, "manifest")
     _expect(len(manifest["settings"]) == len(fields_of(Settings)), "it lacks a setting")
