@@ -299,7 +299,8 @@ def _bins(cls: str, bins: Any) -> list[list[float]] | None:
     except (TypeError, ValueError):
         raise ConfigError(f"{cls}: number_bins is {bins!r:.60}; give a list of lists") from None
     for place, cuts in enumerate(found):
-        if not np.isfinite(cuts).all() or any(a >= b for a, b in pairwise(cuts)):
+        single = np.array(cuts, np.float32)  # as models read them
+        if not np.isfinite(single).all() or any(a >= b for a, b in pairwise(single)):
             raise ConfigError(f"{cls}: number_bins[{place}] is {cuts!r:.60}; its numbers must rise")
     return found
 

@@ -25,7 +25,7 @@ from sparsetrain.models.initialize import constant
 
 
 class NumberEmbedding(nn.Module, ABC):
-    """Base class of numeric embeddings; a subclass defines `features`.
+    """Base class of numeric embeddings: a vector for each number.
 
     Parameters
     ----------
@@ -42,6 +42,7 @@ class NumberEmbedding(nn.Module, ABC):
     """
 
     has_bias = True
+    needs_bins = False  # boundaries of every number
 
     def __init__(
         self,
@@ -65,6 +66,14 @@ class NumberEmbedding(nn.Module, ABC):
         return self.count * (1 + self.missing_flags)
 
     @abstractmethod
+    def forward(self, dense: nn.Tensor) -> nn.Tensor:
+        """(B, num_dense) -> (B, N, D)."""
+
+
+class _OfFeatures(NumberEmbedding):
+    """Products of weights and a number's features, which a subclass defines."""
+
+    @abstractmethod
     def features(self, x: nn.Tensor) -> nn.Tensor:
         """(B, N, 1) -> (B, N, T)."""
 
@@ -82,7 +91,7 @@ class NumberEmbedding(nn.Module, ABC):
         return vectors
 
 
-class PiecewiseLinear(NumberEmbedding):
+class PiecewiseLinear(_OfFeatures):
     """Piecewise linear encoding: ``f(x)_t`` is the share of bin t below x.
 
     ``f(x)_t = (x - b_{t-1}) / (b_t - b_{t-1})``, at least 0 except in the first bin, and at most 1
@@ -94,12 +103,11 @@ class PiecewiseLinear(NumberEmbedding):
     Gorishniy et al. 2022, equation 1, https://arxiv.org/abs/2203.05556
     """
 
-    of_bin = 1  # features per bin
+    needs_bins = True
 
     def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
-        width = max((len(each) for each in bins), default=0) + 1
-        super().__init__(bins, self.of_bin * width, *rest)
-        laws = np.array([_bins(each, width) for each in bins], np.float32)  # (N, 4, T)
+        laws = _laws(bins)
+        super().__init__(bins, laws.shape[2], *rest)
         self.starts, self.scales, self.lows, self.highs = (_given(laws[:, n]) for n in range(4))
 
     def features(self, x: nn.Tensor) -> nn.Tensor:
@@ -108,7 +116,7 @@ class PiecewiseLinear(NumberEmbedding):
         return nn.op.maximum(nn.op.minimum(shares, self.highs), self.lows)
 
 
-class Binned(PiecewiseLinear):
+class Binned(NumberEmbedding):
     """Piecewise linear encoding plus a one-hot encoding of the bin: lines with jumps between bins.
 
     It thus combines one vector per bin, as for a category column, with slopes within bins. The
@@ -117,14 +125,16 @@ class Binned(PiecewiseLinear):
     vectors up instead of multiplying the features, see `models.binned`.
     """
 
-    of_bin = 2
+    needs_bins = True
 
     def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
-        super().__init__(bins, *rest)
-        width = int(self.starts.shape[1])
-        begins = np.full((len(bins), width), _OPEN, np.float32)
+        laws = _laws(bins)
+        width = laws.shape[2]
+        super().__init__(bins, 2 * width, *rest)
+        self.starts, self.scales = _given(laws[:, 0]), _given(laws[:, 1])
+        begins = np.full((len(bins), width), _LARGEST)  # unused bins begin after every number
         for n, each in enumerate(bins):
-            begins[n, : len(each) + 1] = [-_OPEN, *each]
+            begins[n, : len(each) + 1] = [-_LARGEST, *each]
         self.begins = _given(begins)
 
     def forward(self, dense: nn.Tensor) -> nn.Tensor:
@@ -133,7 +143,7 @@ class Binned(PiecewiseLinear):
         return binned(dense, self.starts, self.scales, self.begins, *learnt)
 
 
-class Periodic(NumberEmbedding):
+class Periodic(_OfFeatures):
     """Periodic features: ``f(x) = [sin(2 pi c x), cos(2 pi c x)]`` with learnt frequencies c.
 
     This is the paper's variant PL: no ReLU follows the linear map.
@@ -157,7 +167,7 @@ class Periodic(NumberEmbedding):
         return nn.op.concat(waves, dim=2)
 
 
-class AutoDis(NumberEmbedding):
+class AutoDis(_OfFeatures):
     """AutoDis: a weighted mean of H meta-embeddings, by a learnt soft discretization.
 
     ``h = leaky_relu(w x)``, ``e = softmax(tau (W h + alpha h)) ME``. tau and alpha are constants;
@@ -214,7 +224,7 @@ def number_embedding(
         bins = [[]] * (inputs // (1 + flags))
     if not bins or len(bins) * (1 + flags) > inputs:
         raise ConfigError(f"{cls}: numbers={kind!r} needs more than {inputs} dense inputs")
-    if issubclass(LEARNT[kind], PiecewiseLinear) and not all(bins):
+    if LEARNT[kind].needs_bins and not all(bins):
         raise ConfigError(
             f"{cls}: numbers={kind!r} needs boundaries of every number: fit the encoder with "
             f"st.data.with_buckets(schema, {kind!r})"
@@ -247,6 +257,12 @@ def _parts(x: nn.Tensor) -> list[relax.Var]:
     return [*made.args[0].fields] if joins and int(made.attrs.axis) == 1 else [x._expr]
 
 
+def _laws(bins: Sequence[Sequence[float]]) -> np.ndarray:
+    """Return start, scale, minimum and maximum share of every number's bins, (N, 4, T) float32."""
+    width = max((len(each) for each in bins), default=0) + 1
+    return np.array([_bins(each, width) for each in bins], np.float32)
+
+
 def _bins(boundaries: Sequence[float], width: int) -> np.ndarray:
     """Return start, scale, minimum and maximum share of each bin, (4, width); 0 for unused bins."""
     cuts = np.asarray(boundaries, np.float64)
@@ -261,6 +277,7 @@ def _bins(boundaries: Sequence[float], width: int) -> np.ndarray:
 
 
 _OPEN = 1e30  # no bound
+_LARGEST = np.finfo(np.float32).max
 
 
 def _given(values: np.ndarray) -> nn.Parameter:

@@ -93,6 +93,15 @@ def _split(graph: _Graph, call: relax.Call) -> str:
     return graph.add("Split", whole, sizes, outputs=len(parts), axis=axis)
 
 
+def _slice(graph: _Graph, call: relax.Call) -> str:
+    """Cut out ranges of some axes, as `numbers.columns` does; without a step."""
+    axes, begins, ends, *steps = ([int(n) for n in each.fields] for each in call.args[1:])
+    if any(step != 1 for each in steps for step in each):
+        raise ConfigError("ONNX: a slice with a step")
+    ranges = map(graph.constant, (begins, ends, axes))
+    return graph.add("Slice", graph.name_of(call.args[0]), *ranges)
+
+
 def _lookup(graph: _Graph, call: relax.Call) -> str:
     return graph.add("Gather", *map(graph.name_of, call.args), axis=0)
 
@@ -151,6 +160,7 @@ RULES: dict[str, _Rule] = {
     "relax.reshape": _reshape,
     "relax.concat": _concat,
     "relax.split": _split,
+    "relax.strided_slice": _slice,
     "relax.sparsetrain.lookup": _lookup,
     "relax.sparsetrain.interaction": _interaction,
     "relax.sparsetrain.binned": _binned,

@@ -90,6 +90,7 @@ MANIFESTS = {
     "another file's": (put("format", "x"), "is not an encoder's"),
     "an earlier version": (put("version", 3), "has version 3, but this program reads 4: train, or"),
     "a later version": (put("version", 5), "has version 5, but this program reads 4: train, or"),
+    "a number named like a category": (put("dense", ["C1"]), "two columns have one name"),
     "no rows": (without("rows"), ": columns.0.rows is missing"),
     "negative rows": (columns(rows=-5), "column 'C1' has a table of impossible size"),
     "rows beyond memory": (columns(rows=2**60), "column 'C1' has a table of impossible size"),

@@ -137,7 +137,7 @@ def test_its_gradients_are_central_differences(kind):
     check_grads(call, learnt, inputs, step=1e-6, rtol=1e-5, atol=1e-7)
 
 
-CONSTANTS = ("starts", "scales", "lows", "highs", "begins", "ends")
+CONSTANTS = ("starts", "scales", "lows", "highs", "begins")
 
 
 def table(rows=300, seed=0):
@@ -237,6 +237,8 @@ def test_piecewise_without_boundaries_and_unknown_kinds_are_refused():
         st.models.LR([3], num_dense=0, numbers="periodic")
     with pytest.raises(ConfigError, match=r"number_bins\[0\]"):
         st.models.LR([3], num_dense=1, numbers="piecewise", number_bins=[[2.0, 1.0]])
+    with pytest.raises(ConfigError, match="number_bins"):  # equal in float32
+        st.models.LR([3], num_dense=1, numbers="binned", number_bins=[[1.0, 1.0 + 1e-9]])
 
 
 def test_the_command_trains_with_them(tmp_path, capsys):

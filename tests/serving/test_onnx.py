@@ -15,6 +15,7 @@ BINS = [[-0.5], [-1.0, 0.0, 0.5]]
 NUMBERS = {  # arguments of a model of four dense inputs, the last two 0 or 1
     "scaled": {},
     "binned": {"numbers": "binned", "number_bins": [*BINS, [0.5], [0.5]]},
+    "binned, and scaled": {"numbers": "binned", "number_bins": BINS},
     "binned, missing": {"numbers": "binned", "number_bins": BINS, "missing_flags": True},
 }
 

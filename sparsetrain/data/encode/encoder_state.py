@@ -76,7 +76,9 @@ class _Manifest:
         sizes = {column.name: (column.rows, column.kind) for column in self.columns}
         raw = {column.kind is not None for column in self.columns}
         _expect(names, "it has no columns")
-        _expect(len(sizes) == len(names), "two columns have one name")
+        _expect(
+            len({*names, *self.dense}) == len(names) + len(self.dense), "two columns have one name"
+        )
         _expect(len(raw) == 1, "only some columns have kinds")
         self.schema.tables_of(names)
         same = all(sizes[name] == sizes[self.schema.owner(name)] for name in names)
