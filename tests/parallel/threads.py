@@ -34,11 +34,12 @@ class ThreadComm(Comm):
     def _next(self, rank):
         limit = time.monotonic() + self.world.deadline
         while time.monotonic() < limit:
+            news = self.world.news[self.rank]  # read first: arrays sent before it still arrive
             try:
                 return self.world.queues[rank, self.rank].get(timeout=0.01)
             except Empty:
-                if self.world.news[self.rank]:
-                    raise ParallelError(self.world.news[self.rank]) from None
+                if news:
+                    raise ParallelError(news) from None
         text = f"{self.name}: no answer from {self.name_of(rank)} for {self.world.deadline:g} s"
         self.tell(text, ParallelError.exit_code)
         raise ParallelError(text)
